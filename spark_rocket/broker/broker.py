@@ -267,7 +267,7 @@ class Broker:
 
     def _expire_clients(self) -> None:
         self.parts.clients.expire(self.config.channel_expired_timeout)
-        self.parts.tables.rebalance_locks.expire()
+        self.parts.rebalance_locks.expire()
 
     def _check_accounts_file(self) -> None:
         async def reload_if_changed(control: AccessControl) -> None:

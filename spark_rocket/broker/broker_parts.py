@@ -10,11 +10,12 @@ network            name servers, slaves, the master of a slave
 responses          what a response may have to wait for: files, registration, flush, slaves
 =================  =================================================================================================
 
-Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. What
-many parts need is a record: ``BrokerEnvironment`` (settings, clocks, address, loop), ``BrokerTables`` and
-``Responses``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
-because changes made while files are loaded must not be saved or registered: ``topics.on_change``, ``groups.on_change``
-and ``settling_topics.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
+Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. A
+part gets others by its constructor; services take what many of them need as records: ``BrokerEnvironment`` (settings,
+clocks, address, loop) and ``BrokerTables``. A processor's fields are parts by their names here (``families.wired``).
+Three connections are assigned at the end of the stages, because changes made while files are loaded must not be saved
+or registered: ``topics.on_change``, ``groups.on_change`` and ``settling_topics.on_topic``. Nothing is awaited between
+the stages, so requests never see an incomplete broker.
 
 Corresponds to the constructor and ``initialize`` of org.apache.rocketmq.broker.BrokerController.
 """
@@ -22,7 +23,7 @@ Corresponds to the constructor and ``initialize`` of org.apache.rocketmq.broker.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.broker_overload import BrokerOverload
@@ -32,32 +33,8 @@ from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.turns import parts_of
-from spark_rocket.broker.processors.accounts import AccountProcessor
-from spark_rocket.broker.processors.ack import AckMessageProcessor
-from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
-from spark_rocket.broker.processors.broker_settings import SettingsProcessor
-from spark_rocket.broker.processors.client_manage import ClientManageProcessor
-from spark_rocket.broker.processors.consume_stats import ConsumeStatsProcessor
-from spark_rocket.broker.processors.consumer_offsets import OffsetProcessor
-from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
-from spark_rocket.broker.processors.deletions import DeletionProcessor
-from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
-from spark_rocket.broker.processors.group_admin import GroupAdminProcessor
-from spark_rocket.broker.processors.ha_status import HaStatusProcessor
-from spark_rocket.broker.processors.offset_reset import OffsetResetProcessor
-from spark_rocket.broker.processors.peek import PeekProcessor
-from spark_rocket.broker.processors.pending import PendingMessageProcessor
-from spark_rocket.broker.processors.pop import PopMessageProcessor
-from spark_rocket.broker.processors.processor import Processor
-from spark_rocket.broker.processors.pull import PullMessageProcessor
-from spark_rocket.broker.processors.query import QueryMessageProcessor
+from spark_rocket.broker.processors.families import FAMILIES, POP_FAMILIES, wired
 from spark_rocket.broker.processors.refusals import pop_refusals, slave_refusals
-from spark_rocket.broker.processors.reply import ReplyMessageProcessor
-from spark_rocket.broker.processors.send import SendMessageProcessor
-from spark_rocket.broker.processors.send_back import SendBackProcessor
-from spark_rocket.broker.processors.statistics import StatisticsProcessor
-from spark_rocket.broker.processors.topic_admin import TopicAdminProcessor
-from spark_rocket.broker.processors.users import UserProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
@@ -65,17 +42,9 @@ from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.send_targets import SendTargets
 from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.slave_synchronize import SlaveSynchronize
-from spark_rocket.broker.state.broker_stats import BrokerStats
 from spark_rocket.broker.state.broker_tables import BrokerTables
-from spark_rocket.broker.state.client_manager import ClientManager, notify_consumer_ids_changed
-from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
-from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
 from spark_rocket.broker.state.missing_files import MissingFiles
-from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
-from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
-from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
-from spark_rocket.broker.state_saver import StateSaver, saved_time
+from spark_rocket.broker.state_saver import StateSaver, state_files
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.remoting.address import format_address
@@ -108,12 +77,9 @@ class BrokerParts:
         ``access_control``: None without ``aclEnable``; ``tracing``: None without ``openTelemetryEnable``.
         """
         self.environment = environment
-        self.config, self.clock, self.loop, self.tasks = (
-            environment.config,
-            environment.clock,
-            environment.loop,
-            environment.tasks,
-        )
+        self.config, self.clock, self.monotonic = environment.config, environment.clock, environment.monotonic
+        self.store_host, self.host, self.address = environment.store_host, environment.host, environment.address
+        self.loop, self.tasks = environment.loop, environment.tasks
         self.overload = overload
         self.access_control = access_control
         self.tracing = tracing
@@ -135,18 +101,11 @@ class BrokerParts:
     # --- stages ---------------------------------------------------------------------------------------------------
 
     def _make_tables(self) -> None:
-        config, clock, monotonic = self.config, self.clock, self.environment.monotonic
-        self.tables = BrokerTables(
-            topics=TopicConfigManager(config, clock),
-            groups=SubscriptionGroupManager(config, clock),
-            offsets=ConsumerOffsetManager(),
-            message_request_modes=MessageRequestModeManager(),
-            clients=ClientManager(clock, notify_consumer_ids_changed, monotonic),
-            rebalance_locks=RebalanceLockManager(monotonic, config.rebalance_lock_max_live_time),
-            stats=BrokerStats(),
-        )
-        self.topics, self.groups, self.offsets = self.tables.topics, self.tables.groups, self.tables.offsets
-        self.clients, self.stats = self.tables.clients, self.tables.stats
+        config, clock = self.config, self.clock
+        tables = self.tables = BrokerTables.empty(config, clock, self.monotonic)
+        self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
+        self.message_request_modes, self.rebalance_locks = tables.message_request_modes, tables.rebalance_locks
+        self.clients, self.stats = tables.clients, tables.stats
         read_queues = self.topics.read_queues
         held = self.held_requests = HeldRequests(
             self.loop, config, self.environment.rules, lambda topic: parts_of(read_queues(topic))
@@ -171,23 +130,10 @@ class BrokerParts:
 
     def _load_tables(self) -> None:
         """Load the tables; ConfigError for a corrupt file."""
-        config, store, offsets, modes = self.config, self.store, self.offsets, self.tables.message_request_modes
+        config, store, offsets = self.config, self.store, self.offsets
         store.retention.check_disk()
         schedule = self.schedule_message_service = ScheduleMessageService(store, config.store.delay_levels())
-        directory = config.store.store_path / "config"
-
-        def offsets_text() -> dict[str, Any]:
-            return offsets.file_snapshot(saved_time(self.environment))
-
-        #: The files by their content.
-        self.files = {
-            "topics": ConfigFile(directory / "topics.json", self.topics.text, self.topics.load),
-            "offsets": ConfigFile(directory / "consumerOffset.json", offsets_text, offsets.load),
-            "groups": ConfigFile(directory / "subscriptionGroup.json", self.groups.text, self.groups.load),
-            "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
-            "order": ConfigFile(directory / "consumerOrderInfo.json", self.order_info.snapshot, self.order_info.load),
-            "modes": ConfigFile(directory / "messageRequestMode.json", modes.snapshot, modes.load),
-        }
+        self.files = state_files(self.environment, self.tables, schedule, self.order_info)
         missing = {name for name, file in self.files.items() if not file.load()}
         if not config.is_slave:  # a slave's log may be behind its master's offsets, and its files come later
             MissingFiles(store, self.files, self.tables).handle(missing)
@@ -232,8 +178,8 @@ class BrokerParts:
         self.registration = NameServerRegistration(
             self.config,
             self.topics,
-            broker_addr=self.environment.address,
-            ha_server_addr=format_address(self.environment.host, ha_port),
+            broker_addr=self.address,
+            ha_server_addr=format_address(self.host, ha_port),
             on_master=on_master,
         )
         self.replication = ReplicationMaster(self.environment, self.store)
@@ -257,7 +203,15 @@ class BrokerParts:
         loop, tasks, saver = self.loop, self.tasks, self.saver
         settling = self.settling_topics = SettlingTopics(loop, tasks, self.topics, saver, self.registration)
         self.responses = Responses(self.config, loop, tasks, self.store, self.replication, saver, settling)
-        self.targets = SendTargets(self.environment, self.tables, settling)
+        self.targets = SendTargets(
+            config=self.config,
+            clock=self.clock,
+            host=self.host,
+            topics=self.topics,
+            groups=self.groups,
+            stats=self.stats,
+            settling_topics=settling,
+        )
         self.topics.on_change = settling.topic_changed
         self.groups.on_change = self._group_changed
         settling.on_topic = self.targets.forget
@@ -291,72 +245,16 @@ class BrokerParts:
 
     def handlers(self) -> dict[int, Handler]:
         """The handler of each request code: the processors, with refusals, tracing and access control around them."""
-        handlers = {} if self.pop_service is not None else pop_refusals(self.environment.host)
-        for processor in (*self._message_processors(), *self._pop_processors(), *self._administration()):
-            handlers |= processor.handlers()
+        handlers = {} if self.pop_service is not None else pop_refusals(self.host)
+        for family in FAMILIES if self.pop_service is None else FAMILIES + POP_FAMILIES:
+            handlers |= wired(family, self).handlers(self.responses)
         if self.config.is_slave:
             handlers |= slave_refusals(self.environment.name)
         if self.tracing is not None:
             self.tracing.wrap(handlers)
         return handlers if self.access_control is None else self.access_control.guarded(handlers)
 
-    @property
-    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, Responses]:
-        """What each processor gets."""
-        return self.environment, self.store, self.tables, self.responses
-
-    def _message_processors(self) -> list[Processor]:
-        common, overload, timers = self._common, self.overload, self.delivery_timers
-        return [
-            SendMessageProcessor(
-                *common,
-                targets=self.targets,
-                delay_rules=self.delay_rules,
-                transactions=self.transactions,
-                delivery_timers=timers,
-                overload=overload,
-            ),
-            SendBackProcessor(*common, self.delay_rules, timers, self.settling_topics),
-            ReplyMessageProcessor(*common, self.targets),
-            PullMessageProcessor(*common, self.held_requests, overload, self.tracing),
-            EndTransactionProcessor(*common, self.transactions, timers),
-            PendingMessageProcessor(*common, self.delay_rules, self.schedule_message_service, self.timer_store, timers),
-            QueryMessageProcessor(*common),
-        ]
-
-    def _pop_processors(self) -> list[Processor]:
-        common, held, service, overload = self._common, self.held_requests, self.pop_service, self.overload
-        peeks = PeekProcessor(*common, self.order_info, held, overload)
-        if service is None:
-            return [peeks]
-        return [peeks, PopMessageProcessor(*common, service, held, overload), AckMessageProcessor(*common, service)]
-
-    def _administration(self) -> list[Processor]:
-        common, held = self._common, self.held_requests
-        return [
-            ClientManageProcessor(*common),
-            ConsumerRequestProcessor(*common),
-            QueryAssignmentProcessor(*common, self.registration, self.saver),
-            OffsetProcessor(*common, self.saver),
-            OffsetResetProcessor(*common, held),
-            ConsumeStatsProcessor(*common),
-            TopicAdminProcessor(*common, self.order_info, held),
-            GroupAdminProcessor(*common, self.order_info),
-            SettingsProcessor(*common, self._settings_changed),
-            DeletionProcessor(*common),
-            StatisticsProcessor(
-                *common,
-                schedule_message_service=self.schedule_message_service,
-                timer_store=self.timer_store,
-                held_requests=held,
-                overload=self.overload,
-            ),
-            HaStatusProcessor(*common, self.replication, self.slave),
-            AccountProcessor(*common, self.access_control),
-            UserProcessor(*common, self.access_control),
-        ]
-
-    def _settings_changed(self) -> None:
+    def settings_changed(self) -> None:
         """Apply changed settings to everything that has cached them."""
         self.targets.clear()
         self.overload.settings_changed()

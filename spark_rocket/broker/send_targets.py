@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.state.broker_config import BrokerConfig
-from spark_rocket.broker.state.broker_stats import TopicCounts
-from spark_rocket.broker.state.broker_tables import BrokerTables
-from spark_rocket.broker.state.topic_config_manager import SIMPLE_QUEUES
+from spark_rocket.broker.state.broker_stats import BrokerStats, TopicCounts
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import SIMPLE_QUEUES, TopicConfigManager
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import DLQ_PREFIX, NOT_ALLOWED_SEND, RETRY_PREFIX, topic_problem
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
@@ -52,17 +52,18 @@ class SendTarget:
         return queue_id
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SendTargets:
     """The targets of one broker. ``cached``: those whose checks depend neither on the clock nor on a setting."""
 
-    environment: BrokerEnvironment
-    tables: BrokerTables
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    stats: BrokerStats
     settling_topics: SettlingTopics
     cached: dict[str, SendTarget] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.topics, self.groups, self.stats = self.tables.topics, self.tables.groups, self.tables.stats
 
     def forget(self, topic: str) -> None:
         self.cached.pop(topic, None)
@@ -76,17 +77,15 @@ class SendTargets:
         target = self.cached.get(topic)
         if target is not None:
             return target
-        config = self.environment.config
-        if self.environment.clock() < config.start_accept_send_request_time_stamp:
+        config = self.config
+        if self.clock() < config.start_accept_send_request_time_stamp:
             raise RefusedError(
                 f"broker unable to service, until {_human_time(config.start_accept_send_request_time_stamp)}",
                 ResponseCode.SYSTEM_ERROR,
             )
         known = self.topics.get(topic)
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
-            raise RefusedError(
-                f"the broker[{self.environment.host}] sending message is forbidden", ResponseCode.NO_PERMISSION
-            )
+            raise RefusedError(f"the broker[{self.host}] sending message is forbidden", ResponseCode.NO_PERMISSION)
         problem = topic_problem(topic)
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)

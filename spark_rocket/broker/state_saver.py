@@ -16,10 +16,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_service import PopService
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService, TransactionMark
@@ -36,6 +38,29 @@ def saved_time(environment: BrokerEnvironment) -> int:
     0 on a slave: its offsets are as old as its master's last response, by the master's clock.
     """
     return 0 if environment.config.is_slave else environment.clock()
+
+
+def state_files(
+    environment: BrokerEnvironment,
+    tables: BrokerTables,
+    schedule: ScheduleMessageService,
+    order_info: ConsumerOrderInfoManager,
+) -> dict[str, ConfigFile]:
+    """The files by their content."""
+    directory = environment.config.store.store_path / "config"
+    topics, groups, offsets, modes = tables.topics, tables.groups, tables.offsets, tables.message_request_modes
+
+    def offsets_text() -> dict[str, Any]:
+        return offsets.file_snapshot(saved_time(environment))
+
+    return {
+        "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
+        "offsets": ConfigFile(directory / "consumerOffset.json", offsets_text, offsets.load),
+        "groups": ConfigFile(directory / "subscriptionGroup.json", groups.text, groups.load),
+        "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
+        "order": ConfigFile(directory / "consumerOrderInfo.json", order_info.snapshot, order_info.load),
+        "modes": ConfigFile(directory / "messageRequestMode.json", modes.snapshot, modes.load),
+    }
 
 
 class StateSaver(ConfigSaver):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.processors.processor import Processor
+from spark_rocket.broker.responses import Responses
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class AccessProcessor(Processor):
     """Reads and changes of one file with the rules of access control."""
 
+    responses: Responses
     access_control: AccessControl | None
     """None without access control."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.processors.access_processor import AccessProcessor
 from spark_rocket.broker.processors.processor import handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
@@ -44,9 +45,12 @@ if TYPE_CHECKING:
     from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class AccountProcessor(AccessProcessor):
     """Reads and changes of accounts and permissions by administrators."""
+
+    config: BrokerConfig
+    address: str
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -105,7 +109,7 @@ class AccountProcessor(AccessProcessor):
             header = GetBrokerAclConfigResponseHeader(
                 version=dumps_fastjson(version).decode(),
                 broker_name=self.config.broker_name,
-                broker_addr=self.environment.address,
+                broker_addr=self.address,
                 cluster_name=self.config.broker_cluster_name,
                 all_acl_file_version=dumps_fastjson({str(control.path): version}).decode(),
             )

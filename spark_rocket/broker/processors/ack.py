@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.processors.pop import check_invisible_time
 from spark_rocket.broker.processors.processor import Processor, handles
-from spark_rocket.broker.state.topic_config_manager import illegal_queue
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.requests import body_of
@@ -37,14 +38,18 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _MAX_BITS = 1 << 16
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class AckMessageProcessor(Processor):
     """Acks, and changes of the invisible time."""
 
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
     pop_service: PopService
 
     @handles(RequestCode.ACK_MESSAGE)

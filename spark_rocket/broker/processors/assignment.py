@@ -33,7 +33,12 @@ from dataclasses import dataclass, field
 
 from spark_rocket.broker.processors.processor import Processor, handles, handles_in_steps
 from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientManager
 from spark_rocket.broker.state.declared_settings import MessageRequestMode
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem
@@ -59,10 +64,16 @@ _MAX_ROUTE_ENTRIES = 100_000
 MAX_ASSIGNED_QUEUES = 16_384  # of one response
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class QueryAssignmentProcessor(Processor):
     """Queue assignments and request modes of groups."""
 
+    config: BrokerConfig
+    monotonic: Callable[[], int]
+    topics: TopicConfigManager
+    clients: ClientManager
+    message_request_modes: MessageRequestModeManager
+    responses: Responses
     registration: NameServerRegistration
     saver: StateSaver
     _routes: dict[str, tuple[float, Sequence[QueueData]]] = field(init=False, default_factory=dict)
@@ -81,17 +92,17 @@ class QueryAssignmentProcessor(Processor):
             problem = problem or f"Invalid mode {mode.mode[:40]!r}: use PULL or POP."
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
-        self.tables.message_request_modes.put(mode)
+        self.message_request_modes.put(mode)
         self.saver.save("modes")
         return self.responses.when_settled(channel, request, files=["modes"])
 
     @handles_in_steps(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     async def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        snapshot = self.tables.message_request_modes.snapshot()
+        snapshot = self.message_request_modes.snapshot()
         return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        found = self.tables.message_request_modes.get(topic, group)
+        found = self.message_request_modes.get(topic, group)
         if found is not None:
             return found
         config = self.config
@@ -106,7 +117,7 @@ class QueryAssignmentProcessor(Processor):
         if len(asked.topic) > MAX_RETRY_TOPIC_LENGTH:  # it would be cached
             raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
-        if not self.config.name_servers or self.environment.monotonic() - asked_at < _ROUTE_MS:
+        if not self.config.name_servers or self.monotonic() - asked_at < _ROUTE_MS:
             return self._assignment(request, asked)
 
         async def respond() -> RemotingCommand:
@@ -128,7 +139,7 @@ class QueryAssignmentProcessor(Processor):
         if len(self._routes) >= _MAX_ROUTES or self._route_entries > _MAX_ROUTE_ENTRIES:
             self._routes.clear()
             self._route_entries = len(others)
-        self._routes[topic] = self.environment.monotonic(), others
+        self._routes[topic] = self.monotonic(), others
 
     def _queues(self, topic: str) -> _Queues:
         """The readable queues of the topic on all brokers, in the order that all clients use."""

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_rocket.broker.processors.processor import Processor, handles
-from spark_rocket.broker.state.broker_config import shown_text
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig, shown_text
 from spark_rocket.broker.state.config_files import change_properties
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import DYNAMIC_SETTINGS, SettingsUpdate
@@ -25,11 +27,15 @@ from spark_rocket.remoting.server.channel import Channel
 _log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SettingsProcessor(Processor):
     """Reads and changes of settings at run time."""
 
-    on_change: Callable[[], None]
+    config: BrokerConfig
+    topics: TopicConfigManager
+    responses: Responses
+    settings_changed: Callable[[], None]
+    """Applies changed settings to everything that has cached them."""
     _changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG)
@@ -64,7 +70,7 @@ class SettingsProcessor(Processor):
             self.topics.next_version()
         for warning in warnings:
             _log.warning("%s", warning)
-        self.on_change()
+        self.settings_changed()
         _log.info("settings changed by %s: %s", channel.remote_addr, shown_text(bytes(request.body).decode("utf-8")))
         if update.values and config.source is None:
             warnings.append("This broker was started without a broker.conf: the change is lost on restart.")

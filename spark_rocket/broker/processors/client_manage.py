@@ -11,10 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
-from spark_rocket.broker.state.client_manager import ClientInfo
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientInfo, ClientManager
+from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
@@ -46,8 +52,16 @@ from spark_rocket.protocol.wire.headers.membership import (
 from spark_rocket.remoting.server.channel import Channel
 
 
+@dataclass(eq=False, kw_only=True)
 class ClientManageProcessor(Processor):
     """Members of groups, and their locks."""
+
+    config: BrokerConfig
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    clients: ClientManager
+    rebalance_locks: RebalanceLockManager
+    responses: Responses
 
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -91,7 +105,7 @@ class ClientManageProcessor(Processor):
             notify=settings is None or settings.notify_consumer_ids_changed_enable,
         )
         if was_live and group not in self.clients.consumers:
-            self.tables.rebalance_locks.release_group(group)
+            self.rebalance_locks.release_group(group)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -149,13 +163,13 @@ class ClientManageProcessor(Processor):
     @handles(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        held = self.tables.rebalance_locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
+        held = self.rebalance_locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        self.tables.rebalance_locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        self.rebalance_locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG)

@@ -14,11 +14,19 @@ Corresponds to the same requests in org.apache.rocketmq.broker.processor.AdminBr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
@@ -44,14 +52,26 @@ from spark_rocket.protocol.wire.headers.admin import (
     QueryTopicsByConsumerRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _ALL_QUEUES = 1_024
 _MAX_QUEUES = 4_096
 _MAX_ROWS = 80_000
 
 
+@dataclass(eq=False, kw_only=True)
 class ConsumeStatsProcessor(Processor):
     """Progress and lag of groups."""
+
+    config: BrokerConfig
+    clock: Callable[[], int]
+    address: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
+    stats: BrokerStats
 
     @handles_in_steps(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Steps:
@@ -63,7 +83,7 @@ class ConsumeStatsProcessor(Processor):
         async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
-            table[self.queue_here(topic, queue_id)] = TopicOffset(
+            table[MessageQueue(topic, self.config.broker_name, queue_id)] = TopicOffset(
                 min_offset=max(store.get_min_offset(topic, queue_id), 0),
                 max_offset=max(end, 0),
                 last_update_timestamp=max(last, 0),
@@ -96,7 +116,7 @@ class ConsumeStatsProcessor(Processor):
         return self._all_consume_stats(request, ordered)
 
     async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
-        body = ConsumeStatsList(broker_addr=self.environment.address)
+        body = ConsumeStatsList(broker_addr=self.address)
         rows = 0
         async for group in in_steps(sorted(self.groups.table)):
             of_group = []
@@ -128,7 +148,7 @@ class ConsumeStatsProcessor(Processor):
             committed = max(self.offsets.query(group, topic, queue_id), 0)
             pulled = pulled_of.get(queue_id, -1)
             timestamp = self.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
-            table[self.queue_here(topic, queue_id)] = OffsetWrapper(
+            table[MessageQueue(topic, self.config.broker_name, queue_id)] = OffsetWrapper(
                 broker_offset=max(self.store.get_max_offset(topic, queue_id), 0),
                 consumer_offset=committed,
                 pull_offset=max(pulled, committed),
@@ -153,7 +173,7 @@ class ConsumeStatsProcessor(Processor):
             following = self.store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
             spans.append(
                 QueueTimeSpan(
-                    message_queue=self.queue_here(topic, queue_id),
+                    message_queue=MessageQueue(topic, self.config.broker_name, queue_id),
                     min_time_stamp=earliest,
                     max_time_stamp=last,
                     consume_time_stamp=consumed if consumed > 0 else earliest,

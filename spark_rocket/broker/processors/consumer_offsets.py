@@ -21,6 +21,10 @@ from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
 from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
@@ -37,12 +41,18 @@ from spark_rocket.protocol.wire.headers.pull import (
     UpdateConsumerOffsetRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class OffsetProcessor(Processor):
     """Reads, commits and copies of offsets."""
 
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
     saver: StateSaver
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)

@@ -19,9 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, handles
-from spark_rocket.broker.state.client_manager import ClientInfo
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientInfo, ClientManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
@@ -35,14 +40,23 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetConsumerStatusRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _often = RateLimited(logging.getLogger(__name__))
 _RELAY_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S = 5.0
 
 
+@dataclass(eq=False, kw_only=True)
 class ConsumerRequestProcessor(Processor):
     """Forwards requests of tools to consumers: offsets (223), state (307), one message (309)."""
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    clients: ClientManager
+    responses: Responses
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:

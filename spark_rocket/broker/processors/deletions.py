@@ -7,19 +7,28 @@ Corresponds to AdminBrokerProcessor.{deleteExpiredCommitLog, cleanExpiredConsume
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, handles, handles_in_steps
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class DeletionProcessor(Processor):
     """Deletions on request."""
+
+    clock: Callable[[], int]
+    store: MessageStore
+    topics: TopicConfigManager
 
     @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -8,11 +8,14 @@ END_TRANSACTION is also refused if the offset has no half message, and for a sec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
 from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
@@ -25,13 +28,18 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ResumeCheckHalfMessageRequestHeader
 from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class EndTransactionProcessor(Processor):
     """Decisions about half messages."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    stats: BrokerStats
     transactions: TransactionalMessageService
     delivery_timers: DeliveryTimers
 

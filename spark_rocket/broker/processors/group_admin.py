@@ -12,6 +12,10 @@ from functools import partial
 
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
@@ -31,10 +35,14 @@ from spark_rocket.remoting.server.channel import Channel
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class GroupAdminProcessor(Processor):
     """Administration of groups."""
 
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    stats: BrokerStats
+    responses: Responses
     order_info: ConsumerOrderInfoManager
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)

@@ -5,21 +5,27 @@ Corresponds to AdminBrokerProcessor.getBrokerHaStatus and DefaultHAService.getRu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.bodies.stats import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class HaStatusProcessor(Processor):
     """Slaves of a master, or the progress of a slave."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
     replication: ReplicationMaster
     slave: ReplicationSlave | None
 

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.processors.processor import Processor, Steps, handles_in_steps
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
@@ -23,14 +28,21 @@ from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, Response
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ResetOffsetRequestHeader
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _CPP = ("CPP", LanguageCode.CPP)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class OffsetResetProcessor(Processor):
     """Resets of a group to a time or an offset."""
 
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
     held_requests: HeldRequests
 
     @handles_in_steps(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, saves="offsets")
@@ -78,7 +90,10 @@ class OffsetResetProcessor(Processor):
         for queue_id, offset in moved.items():
             self.offsets.reset(group, topic, queue_id, offset)
         self.held_requests.offsets_reset(group, topic)
-        return {self.queue_here(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
+        return {
+            MessageQueue(topic, self.config.broker_name, queue_id): offset
+            async for queue_id, offset in in_steps(moved.items())
+        }
 
     async def _reset_members(
         self, header: ResetOffsetRequestHeader, config: TopicConfig, *, for_c: bool
@@ -91,7 +106,9 @@ class OffsetResetProcessor(Processor):
             if committed < 0:
                 raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
             offset = max(self._offset_at(topic, queue_id, header.timestamp), 0)
-            table[self.queue_here(topic, queue_id)] = offset if header.is_force else min(offset, committed)
+            table[MessageQueue(topic, self.config.broker_name, queue_id)] = (
+                offset if header.is_force else min(offset, committed)
+            )
         live = self.clients.consumers.get(group)
         if live is None:
             raise RefusedError(

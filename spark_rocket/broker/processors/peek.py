@@ -27,7 +27,7 @@ PollingInfoProcessor}.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -39,6 +39,10 @@ from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
 from spark_rocket.broker.processors.pop import check_queue, pop_filter
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
@@ -52,16 +56,24 @@ from spark_rocket.protocol.wire.headers.consumer import (
     PopMessageResponseHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus
 
 _RETRY_FIRST_SHARE = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class PeekProcessor(Processor):
     """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
     order_info: ConsumerOrderInfoManager
     held_requests: HeldRequests
     overload: BrokerOverload

@@ -12,11 +12,15 @@ AdminBrokerProcessor.{getAllDelayOffset, getTimerCheckPoint, getTimerMetrics}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
@@ -32,15 +36,21 @@ from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class PendingMessageProcessor(Processor):
     """Recalls, counts and progress of delayed and timed messages."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    topics: TopicConfigManager
+    responses: Responses
     delay_rules: DelayRules
     schedule_message_service: ScheduleMessageService
     timer_store: TimerMessageStore | None

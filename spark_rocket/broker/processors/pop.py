@@ -23,6 +23,7 @@ Corresponds to org.apache.rocketmq.broker.processor.PopMessageProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,6 +34,9 @@ from spark_rocket.broker.pop.acks import MAX_POPPED
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, time_left
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, illegal_queue
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
@@ -45,10 +49,16 @@ _MAX_LATENESS_MS = 500
 _MAX_ATTEMPT_CHARACTERS = 255
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class PopMessageProcessor(Processor):
     """POP_MESSAGE: responds with messages, or holds the request until there are some."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    stats: BrokerStats
     pop_service: PopService
     held_requests: HeldRequests
     overload: BrokerOverload

@@ -1,14 +1,16 @@
 """A processor: the handlers of a family of request codes.
 
-A processor is a class whose methods handle request codes. All processors share settings, store, tables and responses;
-the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes of a method::
+A processor is a class whose methods handle request codes. Its fields are the parts of the broker that it uses, by the
+names that they have in :class:`BrokerParts`, which hands it these and no others (:func:`wired`). :func:`handles`
+declares the codes of a method::
 
-    @dataclass(eq=False)
-    class OffsetResetProcessor(Processor):
-        held_requests: HeldRequests
+    @dataclass(eq=False, kw_only=True)
+    class DeletionProcessor(Processor):
+        store: MessageStore
+        clock: Callable[[], int]
 
-        @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-        def reset_offset(self, channel, request): ...
+        @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        def delete_expired_log(self, channel, request): ...
 
 A handler returns the response, or None if it sends the response later (:class:`Responses`) or the request has
 none. Where the length of the work depends on the broker's state, the handler only checks the request and returns the
@@ -21,18 +23,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.responses import Responses
-from spark_rocket.broker.state.broker_tables import BrokerTables
-from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
-from spark_rocket.store.message_store import MessageStore
 
 Steps: TypeAlias = Coroutine[Any, Any, RemotingCommand]
 """The work for a response, which lets the event loop run in between: see broker/steps.py."""
@@ -61,38 +58,24 @@ def handles_in_steps(*codes: int, saves: str | None = None) -> Callable[[_Checke
     return mark
 
 
-@dataclass(eq=False)
 class Processor:
-    """A family of request handlers on one broker."""
+    """A family of request handlers on one broker; each family is a dataclass."""
 
-    environment: BrokerEnvironment
-    store: MessageStore
-    tables: BrokerTables
-    responses: Responses
-
-    def __post_init__(self) -> None:
-        environment, tables = self.environment, self.tables
-        self.config, self.clock, self.host = environment.config, environment.clock, environment.host
-        self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
-        self.clients, self.stats = tables.clients, tables.stats
-
-    def queue_here(self, topic: str, queue_id: int) -> MessageQueue:
-        """Return a queue of this broker."""
-        return MessageQueue(topic, self.config.broker_name, queue_id)
-
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self, responses: Responses) -> dict[int, Handler]:
+        """The handler of each code. ``responses``: runs the steps of those that return steps."""
         found: dict[int, Handler] = {}
         for name, member in vars(type(self)).items():
             for code in getattr(member, "request_codes", ()):
                 method = getattr(self, name)
-                found[int(code)] = self._in_steps(method, member.saves) if hasattr(member, "saves") else method
+                found[int(code)] = _in_steps(method, member.saves, responses) if hasattr(member, "saves") else method
         return found
 
-    def _in_steps(self, check: Callable[[Channel, RemotingCommand], Steps], saves: str | None) -> Handler:
-        def handle(channel: Channel, request: RemotingCommand) -> None:
-            self.responses.in_steps(channel, request, check(channel, request), saves)
 
-        return handle
+def _in_steps(check: Callable[[Channel, RemotingCommand], Steps], saves: str | None, responses: Responses) -> Handler:
+    def handle(channel: Channel, request: RemotingCommand) -> None:
+        responses.in_steps(channel, request, check(channel, request), saves)
+
+    return handle
 
 
 async def encoded(

@@ -41,12 +41,19 @@ from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expressi
 from spark_rocket.broker.delivery.held_requests import MAX_HELD_MS, Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.delivery.in_memory import is_in_memory
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
 from spark_rocket.protocol.wire.codes import PERM_READ, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -96,10 +103,18 @@ class _Pull:
     """Whether messages that do not match were skipped while it was held."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class PullMessageProcessor(Processor):
     """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
+    config: BrokerConfig
+    host: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
+    stats: BrokerStats
     held_requests: HeldRequests
     overload: BrokerOverload
     tracing: BrokerTracing | None

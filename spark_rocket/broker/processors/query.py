@@ -16,9 +16,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
 from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
@@ -34,14 +39,23 @@ from spark_rocket.protocol.wire.headers.messages import (
     ViewMessageRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
 _INDEX_TIMEOUT_S = 1.0
 
 
+@dataclass(eq=False, kw_only=True)
 class QueryMessageProcessor(Processor):
     """Lookups of messages and consume queue entries."""
+
+    config: BrokerConfig
+    loop: asyncio.AbstractEventLoop
+    store: MessageStore
+    topics: TopicConfigManager
+    clients: ClientManager
+    responses: Responses
 
     @handles(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -56,7 +70,7 @@ class QueryMessageProcessor(Processor):
         indexed = asyncio.Event()
 
         def set_indexed() -> None:
-            self.environment.loop.call_soon_threadsafe(indexed.set)
+            self.loop.call_soon_threadsafe(indexed.set)
 
         self.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):

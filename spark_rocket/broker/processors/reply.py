@@ -12,10 +12,15 @@ the response is success if the reply was delivered but could not be stored; that
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.send_targets import SendTargets, check_size
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.client_manager import ClientManager
 from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -25,6 +30,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _often = RateLimited(logging.getLogger(__name__))
@@ -33,10 +39,17 @@ _PUSH_TIMEOUT_S = 10.0
 _COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of compression and of addresses
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class ReplyMessageProcessor(Processor):
     """Delivery of replies to requesters."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store_host: tuple[str, int]
+    store: MessageStore
+    clients: ClientManager
+    stats: BrokerStats
+    responses: Responses
     targets: SendTargets
 
     @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -98,7 +111,7 @@ class ReplyMessageProcessor(Processor):
             flag=header.flag,
             # With the slash that Java writes before an address: Java clients remove it.
             born_host=f"/{channel.remote_addr}",
-            store_host=f"/{format_address(*self.environment.store_host)}",
+            store_host=f"/{format_address(*self.store_host)}",
             store_timestamp=now,
             properties=encode_properties(properties).decode(),
             reconsume_times=header.reconsume_times,
@@ -141,7 +154,7 @@ class ReplyMessageProcessor(Processor):
             return {}
         self.stats.puts += 1
         return {
-            "msgId": encode_offset_msg_id(self.environment.store_host, result.physical_offset),
+            "msgId": encode_offset_msg_id(self.store_host, result.physical_offset),
             "queueId": str(header.queue_id),
             "queueOffset": str(result.queue_offset),
         }

@@ -25,6 +25,7 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -36,8 +37,10 @@ from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.delay_rules import DelayRules, PendingPlace, delay_level, is_timed
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.send_targets import SendTarget, SendTargets, check_size
-from spark_rocket.broker.state.broker_stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import DELAY, FIFO, NORMAL, TRANSACTION, BrokerStats
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
@@ -49,6 +52,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.batch_plan import BatchPlan
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _V2_LETTERS = {
@@ -114,10 +118,16 @@ class _Send:
     """Where the message is pending; None if it is not."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SendMessageProcessor(Processor):
     """SEND_MESSAGE and its variants: stores the messages of producers."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store_host: tuple[str, int]
+    store: MessageStore
+    stats: BrokerStats
+    responses: Responses
     targets: SendTargets
     delay_rules: DelayRules
     transactions: TransactionalMessageService
@@ -125,12 +135,9 @@ class SendMessageProcessor(Processor):
     overload: BrokerOverload
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._cached_targets = self.targets.cached
-        self._message_id_prefix = encode_offset_msg_id(self.environment.store_host, 0)[:-16]
-        self._unique_key = UniqKeyGenerator(
-            self.host, os.getpid(), self.clock, seed=self.environment.store_host[1]
-        ).next
+        self._message_id_prefix = encode_offset_msg_id(self.store_host, 0)[:-16]
+        self._unique_key = UniqKeyGenerator(self.store_host[0], os.getpid(), self.clock, seed=self.store_host[1]).next
 
     @handles(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:

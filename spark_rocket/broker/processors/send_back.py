@@ -30,7 +30,12 @@ from dataclasses import dataclass
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.settling_topics import SettlingTopics
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -42,16 +47,24 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.redelivery import put_record
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
 _FIRST_LEVEL = 3
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class SendBackProcessor(Processor):
     """Redelivery of messages that consumers send back."""
 
+    config: BrokerConfig
+    host: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    stats: BrokerStats
+    responses: Responses
     delay_rules: DelayRules
     delivery_timers: DeliveryTimers
     settling_topics: SettlingTopics

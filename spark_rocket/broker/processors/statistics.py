@@ -11,11 +11,13 @@ Corresponds to AdminBrokerProcessor.{viewBrokerStatsData, prepareRuntimeInfo}.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.broker.broker_overload import ACK, PULL, QUERY, SEND, TRANSACTION, BrokerOverload
 from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.broker_stats import (
     BROKER,
     BYTES,
@@ -24,6 +26,7 @@ from spark_rocket.broker.state.broker_stats import (
     MESSAGES,
     MINUTE,
     SEND_BACKS,
+    BrokerStats,
     Key,
 )
 from spark_rocket.errors import RefusedError
@@ -35,6 +38,7 @@ from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestH
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.message_store import MessageStore
 
 VERSION_TEXT = "V5_3_3"
 _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
@@ -43,17 +47,20 @@ _OF_GROUPS = {"GROUP_GET_NUMS": MESSAGES, "GROUP_GET_SIZE": BYTES, "SNDBCK_PUT_N
 _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class StatisticsProcessor(Processor):
     """Counters and state of the broker."""
 
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    stats: BrokerStats
     schedule_message_service: ScheduleMessageService
     timer_store: TimerMessageStore | None
     held_requests: HeldRequests
     overload: BrokerOverload
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._boot_time = self.clock()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)

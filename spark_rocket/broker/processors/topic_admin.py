@@ -14,7 +14,11 @@ from functools import partial
 from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
-from spark_rocket.broker.state.topic_config_manager import alter_attributes
+from spark_rocket.broker.responses import Responses
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, alter_attributes
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import topic_problem
@@ -32,14 +36,21 @@ from spark_rocket.protocol.wire.headers.admin import (
 )
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class TopicAdminProcessor(Processor):
     """Administration of topics."""
 
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    offsets: ConsumerOffsetManager
+    stats: BrokerStats
+    responses: Responses
     order_info: ConsumerOrderInfoManager
     held_requests: HeldRequests
 

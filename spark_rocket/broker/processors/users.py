@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.processors.access_processor import AccessProcessor
 from spark_rocket.broker.processors.processor import handles
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.protocol.wire.bodies.config import AclInfo, UserInfo
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
     from spark_rocket.broker.acl.user_access_control import UserAccessControl
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class UserProcessor(AccessProcessor):
     """Reads and changes of users and policies by administrators."""
+
+    config: BrokerConfig
 
     # --- users ------------------------------------------------------------------------------------------------
 
