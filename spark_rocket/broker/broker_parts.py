@@ -11,8 +11,8 @@ responses          what a response may have to wait for: files, registration, fl
 =================  =================================================================================================
 
 Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. A
-part gets others by its constructor; services take what many of them need as records: ``BrokerEnvironment`` (settings,
-clocks, address, loop) and ``BrokerTables``. A processor's fields are parts by their names here (``families.wired``).
+part gets others by its constructor; services take one record, ``BrokerEnvironment`` (settings, clocks, address, loop).
+Processors take none: their fields are parts by the names that they have here (``families.wired``).
 Three connections are assigned at the end of the stages, because changes made while files are loaded must not be saved
 or registered: ``topics.on_change``, ``groups.on_change`` and ``settling_topics.on_topic``. Nothing is awaited between
 the stages, so requests never see an incomplete broker.
@@ -102,7 +102,7 @@ class BrokerParts:
 
     def _make_tables(self) -> None:
         config, clock = self.config, self.clock
-        tables = self.tables = BrokerTables.empty(config, clock, self.monotonic)
+        tables = BrokerTables.empty(config, clock, self.monotonic)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.message_request_modes, self.rebalance_locks = tables.message_request_modes, tables.rebalance_locks
         self.clients, self.stats = tables.clients, tables.stats
@@ -133,10 +133,18 @@ class BrokerParts:
         config, store, offsets = self.config, self.store, self.offsets
         store.retention.check_disk()
         schedule = self.schedule_message_service = ScheduleMessageService(store, config.store.delay_levels())
-        self.files = state_files(self.environment, self.tables, schedule, self.order_info)
+        self.files = state_files(
+            self.environment,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=offsets,
+            modes=self.message_request_modes,
+            schedule=schedule,
+            order_info=self.order_info,
+        )
         missing = {name for name, file in self.files.items() if not file.load()}
         if not config.is_slave:  # a slave's log may be behind its master's offsets, and its files come later
-            MissingFiles(store, self.files, self.tables).handle(missing)
+            MissingFiles(store, self.files, self.topics, self.groups, offsets).handle(missing)
             schedule.correct_offsets()
             topics = self.topics.table.values()
             queues_of = {each.topic_name: max(each.read_queue_nums, each.write_queue_nums) for each in topics}
@@ -147,7 +155,9 @@ class BrokerParts:
         self.delay_rules = DelayRules(config, self.clock)
         timers = self.delivery_timers = DeliveryTimers(self.loop, self.clock)
         may_ask = None if self.access_control is None else self.access_control.may_ask
-        self.transactions = TransactionalMessageService(self.environment, store, self.tables, may_ask)
+        self.transactions = TransactionalMessageService(
+            self.environment, store, self.topics, self.offsets, self.clients, may_ask
+        )
         timers.add(SCHEDULE_TOPIC, self.schedule_message_service.deliver)
         timers.add(HALF_TOPIC, self.transactions.check)
         self.timer_store: TimerMessageStore | None = None
@@ -159,7 +169,10 @@ class BrokerParts:
         pop_service = self.pop_service = PopService(
             self.environment,
             store,
-            self.tables,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.stats,
             timer_store,
             self.order_info,
             expect=timers.expect,
@@ -223,7 +236,9 @@ class BrokerParts:
         self.synchronize = SlaveSynchronize(
             self.environment,
             self.store,
-            self.tables,
+            self.topics,
+            self.groups,
+            self.offsets,
             slave=slave,
             files=self.files,
             saver=self.saver,

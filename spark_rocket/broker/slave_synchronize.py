@@ -53,8 +53,10 @@ from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.send_targets import SendTargets
-from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -90,7 +92,9 @@ class SlaveSynchronize:
 
     environment: BrokerEnvironment
     store: MessageStore
-    tables: BrokerTables
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
     slave: ReplicationSlave
     """Copies the master's log."""
     files: Mapping[str, ConfigFile]
@@ -101,7 +105,6 @@ class SlaveSynchronize:
     period: float  # seconds
 
     def __post_init__(self) -> None:
-        self.topics, self.groups, self.offsets = self.tables.topics, self.tables.groups, self.tables.offsets
         config = self.environment.config
         self.master_address: str | None = None
         self.rounds = 0

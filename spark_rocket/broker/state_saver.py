@@ -21,9 +21,11 @@ from typing import Any
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_service import PopService
-from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService, TransactionMark
 from spark_rocket.store.delay.schedule_message_service import OffsetMark, ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
@@ -42,13 +44,16 @@ def saved_time(environment: BrokerEnvironment) -> int:
 
 def state_files(
     environment: BrokerEnvironment,
-    tables: BrokerTables,
+    *,
+    topics: TopicConfigManager,
+    groups: SubscriptionGroupManager,
+    offsets: ConsumerOffsetManager,
+    modes: MessageRequestModeManager,
     schedule: ScheduleMessageService,
     order_info: ConsumerOrderInfoManager,
 ) -> dict[str, ConfigFile]:
     """The files by their content."""
     directory = environment.config.store.store_path / "config"
-    topics, groups, offsets, modes = tables.topics, tables.groups, tables.offsets, tables.message_request_modes
 
     def offsets_text() -> dict[str, Any]:
         return offsets.file_snapshot(saved_time(environment))

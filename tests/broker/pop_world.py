@@ -14,6 +14,7 @@ from spark_rocket.broker.pop.check_points import CheckPoint
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import BrokerStats
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, new_topic
@@ -23,7 +24,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
-from tests.broker.records import broker_records
+from tests.broker.records import broker_environment
 from tests.kit.clock import Clock
 from tests.store.helpers import BORN, HOST, small
 
@@ -79,13 +80,13 @@ class World:
         self.store.put_message = self.put_message  # type: ignore[method-assign]
         self.timer = TimerMessageStore(self.store)
         self.timer.start(self.clock())
-        environment, tables = broker_records(
-            self.settings, self.clock, HOST, topics=self.topics, groups=self.groups, offsets=self.offsets
-        )
         self.pops = PopService(
-            environment,
+            broker_environment(self.settings, self.clock, HOST),
             self.store,
-            tables,
+            self.topics,
+            self.groups,
+            self.offsets,
+            BrokerStats(),
             self.timer,
             NoOrder(),
             expect=lambda topic, due: None,

@@ -43,7 +43,10 @@ from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, of
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.pop.turns import QueueTurns, is_divided, place_of
-from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.ids import (
@@ -86,7 +89,10 @@ class PopService:
         self,
         environment: BrokerEnvironment,
         store: MessageStore,
-        tables: BrokerTables,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        stats: BrokerStats,
         timer_store: TimerMessageStore,
         order_info: ConsumerOrderInfoManager,
         *,
@@ -97,14 +103,16 @@ class PopService:
         """``expect``: called with a system topic and the time (ms) when its messages are to be delivered."""
         self._config, self._clock = environment.config, environment.clock
         self._store = store
-        self._topics, self._offsets, self._stats = tables.topics, tables.offsets, tables.stats
+        self._topics, self._offsets, self._stats = topics, offsets, stats
         self._order = order_info
         self._tracing = tracing
         self._random = chance or random.Random()
         self._name = self._config.broker_name
         self.log = ReviveLog(environment, store, self._topics, expect)
         self._acks = AckGatherer(self.log, self._name)
-        self.reviver = PopReviver(environment, store, tables, self.log, timer_store, self._acks.late)
+        self.reviver = PopReviver(
+            environment, store, topics, groups, offsets, stats, self.log, timer_store, self._acks.late
+        )
         recover_offsets(self._store, self.log, self._offsets)
         self._expect = partial(expect, self.log.topic)
         self._turn = 0

@@ -48,7 +48,10 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
@@ -74,7 +77,10 @@ class PopReviver:
         self,
         environment: BrokerEnvironment,
         store: MessageStore,
-        tables: BrokerTables,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        stats: BrokerStats,
         log: ReviveLog,
         timer: TimerMessageStore,
         late_acks: Callable[[Key], list[int]],
@@ -82,8 +88,8 @@ class PopReviver:
         self._config = environment.config
         self._host = pack_host(environment.store_host)
         self._store = store
-        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
-        self._stats = tables.stats
+        self._topics, self._groups, self._offsets = topics, groups, offsets
+        self._stats = stats
         self._log = log
         self._timer = timer
         self._late_acks = late_acks

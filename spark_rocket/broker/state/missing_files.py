@@ -26,8 +26,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, group_problem
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
@@ -47,10 +49,17 @@ _EFFECTS = {
 class MissingFiles:
     """Decides about the missing state files of one store that is not a slave's."""
 
-    def __init__(self, store: MessageStore, files: Mapping[str, ConfigFile], tables: BrokerTables) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        files: Mapping[str, ConfigFile],
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+    ) -> None:
         self._store = store
         self._files = files
-        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
+        self._topics, self._groups, self._offsets = topics, groups, offsets
 
     def handle(self, missing: set[str]) -> None:
         """Handle the missing files, by their keys. ConfigError if the start must be refused."""

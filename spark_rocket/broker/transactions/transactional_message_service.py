@@ -32,7 +32,9 @@ from typing import NamedTuple
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.delivery.delay_rules import TIMER_PROPERTIES, PendingPlace
-from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.transactions.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -115,7 +117,9 @@ class TransactionalMessageService:
         self,
         environment: BrokerEnvironment,
         store: MessageStore,
-        tables: BrokerTables,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        clients: ClientManager,
         may_ask: Callable[[Channel, str], bool] | None = None,
     ) -> None:
         """``may_ask``: whether a connection may see an undecided message to a topic; None: all may.
@@ -125,7 +129,7 @@ class TransactionalMessageService:
         config = self._config = environment.config
         self._host = environment.store_host
         self._store = store
-        self._topics, self._offsets, self._clients = tables.topics, tables.offsets, tables.clients
+        self._topics, self._offsets, self._clients = topics, offsets, clients
         self._may_ask = may_ask
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None

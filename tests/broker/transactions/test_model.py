@@ -25,7 +25,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store
-from tests.broker.records import broker_records
+from tests.broker.records import broker_environment
 from tests.broker.wire import messages_of
 from tests.kit.clock import Clock
 from tests.store.helpers import BORN, HOST, bodies, small
@@ -75,10 +75,8 @@ class World:
         clients = ClientManager(self.clock, lambda *_: None)
         clients.register_producer("g", self.member, "id", "PYTHON", 1)  # type: ignore[arg-type]
         topics = TopicConfigManager(self.settings, self.clock)
-        environment, tables = broker_records(
-            self.settings, self.clock, HOST, topics=topics, offsets=self.offsets, clients=clients
-        )
-        self.service = TransactionalMessageService(environment, self.store, tables)
+        environment = broker_environment(self.settings, self.clock, HOST)
+        self.service = TransactionalMessageService(environment, self.store, topics, self.offsets, clients)
 
     def put_message(self, *args: Any, **more: Any) -> PutResult:
         if self.full:
