@@ -15,14 +15,10 @@ import socket
 from functools import cache
 
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.address_map import AddressMap
-from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.connection import ClusterConnection
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import READER_GROUP, MessageQueue
-from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.namespace import Namespace
-from spark_rocket.remoting.tls.settings import TlsSettings
 
 
 def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
@@ -42,19 +38,9 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
     """Return this process's reader for a name server, shared by its tasks."""
     group = options.consumer_group or options.namespace.wrap(READER_GROUP)
-    connection = options.credentials, options.tls, options.address_map, options.namespace
-    return _reader(options.name_server, group, options.request_timeout_ms, *connection)
+    return _reader(options.name_server, group, options.request_timeout_ms, options.connection)
 
 
 @cache
-def _reader(
-    name_server: str,
-    group: str,
-    request_timeout_ms: int,
-    credentials: Credentials | None,
-    tls: TlsSettings | None,
-    address_map: AddressMap,
-    namespace: Namespace,
-) -> Reader:
-    arguments = connecting(credentials, tls, address_map, namespace)
-    return Reader(name_server, group=group, request_timeout=request_timeout_ms / 1000, **arguments)
+def _reader(name_server: str, group: str, request_timeout_ms: int, connection: ClusterConnection) -> Reader:
+    return Reader(name_server, group=group, request_timeout=request_timeout_ms / 1000, **connection.arguments())

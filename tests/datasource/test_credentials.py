@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client.core.address_map import NO_ADDRESS_MAP
-from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.connection import ClusterConnection
 from spark_rocket.datasource.options.parse import parse_read_options, parse_view_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.tables import new_table
@@ -20,7 +20,7 @@ ALICE = Credentials("alice-key", "al1ce-s3cr3t")
 
 
 def read(**options: str) -> Credentials | None:
-    return parse_read_options({"subscribe": "orders", **options}, Scope.READ).credentials
+    return parse_read_options({"subscribe": "orders", **options}, Scope.READ).connection.credentials
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +39,9 @@ def test_sources_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert read(credentialsfile=str(path)) == Credentials("file-key", "f1le-s3cr3t")
     assert read(**KEYS) == ALICE
     assert read(**KEYS, SecurityToken="t0k3n") == Credentials("alice-key", "al1ce-s3cr3t", "t0k3n")
-    assert parse_write_options({"topic": "orders", **KEYS}, Scope.WRITE).credentials == ALICE
-    assert parse_view_options({"view": "topics", **KEYS}).credentials == ALICE
-    assert connecting(ALICE) == {
+    assert parse_write_options({"topic": "orders", **KEYS}, Scope.WRITE).connection.credentials == ALICE
+    assert parse_view_options({"view": "topics", **KEYS}).connection.credentials == ALICE
+    assert ClusterConnection(ALICE).arguments() == {
         "tls": False,
         "address_map": NO_ADDRESS_MAP,
         "namespace": "",  # names of options have it, and the environment was looked up
@@ -50,7 +50,7 @@ def test_sources_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "secret_key": "al1ce-s3cr3t",
         "security_token": None,
     }
-    assert connecting(None).keys() == {"tls", "address_map", "namespace", "namespace_v2"}
+    assert ClusterConnection().arguments().keys() == {"tls", "address_map", "namespace", "namespace_v2"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_store_directory_needs_no_credentials(tmp_path: Path, monkeypatch: pyt
         parse_read_options({"storePath": str(tmp_path), **KEYS}, Scope.READ)
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "env-key")
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "env-s3cr3t")
-    assert parse_read_options({"storePath": str(tmp_path)}, Scope.READ).credentials is None
+    assert parse_read_options({"storePath": str(tmp_path)}, Scope.READ).connection.credentials is None
 
 
 @pytest.mark.parametrize("name", ["secretKey", "securityToken", "SECRETKEY"])
@@ -98,4 +98,4 @@ def test_pickled_options_do_not_reveal_the_secret() -> None:
         assert "s3cr3t" not in repr(options)
         assert "s3cr3t" not in str(options)
         assert pickle.loads(pickle.dumps(options)) == options
-        assert hash(options.credentials) == hash(ALICE)
+        assert hash(options.connection.credentials) == hash(ALICE)

@@ -14,7 +14,7 @@ from spark_rocket.remoting.tls.settings import TlsSettings, Verify
 
 
 def read(**options: str) -> TlsSettings | None:
-    return parse_read_options({"subscribe": "orders", **options}, Scope.READ).tls
+    return parse_read_options({"subscribe": "orders", **options}, Scope.READ).connection.tls
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,9 @@ def test_effects_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         verify=Verify.CA,
     )
     assert pickle.loads(pickle.dumps(found)) == found
-    assert parse_write_options({"topic": "orders", "tls": "true"}, Scope.WRITE).tls == TlsSettings(enable=True)
-    assert parse_view_options({"view": "topics", "tls": "true"}).tls == TlsSettings(enable=True)
+    written = parse_write_options({"topic": "orders", "tls": "true"}, Scope.WRITE)
+    assert written.connection.tls == TlsSettings(enable=True)
+    assert parse_view_options({"view": "topics", "tls": "true"}).connection.tls == TlsSettings(enable=True)
 
 
 def test_the_environment_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,6 @@ from spark_rocket.datasource.exactly_once.entry import Entries, Entry
 from spark_rocket.datasource.exactly_once.first_record import LedgerPlace, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
-from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
@@ -55,9 +54,8 @@ def find_ledger(options: WriteOptions, brokers: Brokers) -> LedgerPlace:
     One attempt: what may succeed later is a retriable error.
     """
     with Admin(
-        options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls, options.address_map, options.namespace),
-    ) as admin:  # fmt: skip
+        options.name_server, request_timeout=options.request_timeout_ms / 1000, **options.connection.arguments()
+    ) as admin:
         if options.ledger_broker is None:
             return _Finder(options, brokers, admin).find()
         from spark_rocket.datasource.exactly_once.given_place import GivenPlace  # few sinks need it
@@ -80,9 +78,8 @@ def with_existing_ledger(options: WriteOptions) -> WriteOptions:
     if without.ledger_topic == options.ledger_topic or options.ledger_broker is not None:
         return options
     with Admin(
-        options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls, options.address_map, namespace),
-    ) as admin:  # fmt: skip
+        options.name_server, request_timeout=options.request_timeout_ms / 1000, **options.connection.arguments()
+    ) as admin:
         if _has_ledger(admin, options) or not _has_ledger(admin, without):
             return options
     log.info("the ledger %s without namespace %s exists, and is used", without.ledger_topic, namespace.name)

@@ -23,7 +23,6 @@ from spark_rocket.client.consume.pull import PullStatus, messages_of
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import internal_read
 from spark_rocket.datasource.options.parsers import Position, Start
@@ -108,8 +107,7 @@ class Brokers:
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
-        connection = connecting(options.credentials, options.tls, options.address_map, options.namespace)
-        self._connection = connection
+        self._connection = connection = options.connection.arguments()
         self._producer = Producer(
             options.producer_group,
             name_server=options.name_server,
@@ -128,10 +126,7 @@ class Brokers:
             ending=Position(Start.LATEST),
             request_timeout_ms=options.request_timeout_ms,
             retry_timeout_ms=options.retry_timeout_ms,
-            credentials=options.credentials,
-            tls=options.tls,
-            address_map=options.address_map,
-            namespace=options.namespace,
+            connection=options.connection,
         )
 
     # --- sending ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import is_retriable
 from spark_rocket.errors import RocketError
@@ -63,9 +62,8 @@ def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:
     """Log brokers that may lose acknowledged messages, or keep messages for less than ``stagingRetention``."""
     hours = options.staging_retention_ms / 3_600_000
     with Admin(
-        options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls, options.address_map, options.namespace),
-    ) as admin:  # fmt: skip
+        options.name_server, request_timeout=options.request_timeout_ms / 1000, **options.connection.arguments()
+    ) as admin:
         for broker in sorted(brokers):
             try:
                 config = admin.broker_config(broker)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,41 @@ def pem_file(option: str, text: str) -> str:
     return str(Path(text.strip()).expanduser().absolute())
 
 
+@dataclass(frozen=True)
+class ClusterConnection:
+    """How to connect to the servers of a cluster. None was already looked up in the driver's environment."""
+
+    credentials: Credentials | None = None
+    tls: TlsSettings | None = None
+    address_map: AddressMap = NO_ADDRESS_MAP
+    namespace: Namespace = NO_NAMESPACE
+
+    def arguments(self) -> Connecting:
+        """Return the connection arguments of the clients.
+
+        The clients do not translate names: options have those on the wire.
+        """
+        found: Connecting = {
+            "tls": self.tls or False,
+            "address_map": self.address_map,
+            "namespace": "",
+            "namespace_v2": self.namespace.v2,
+        }
+        if self.credentials is not None:
+            found["access_key"] = self.credentials.access_key
+            found["secret_key"] = self.credentials.secret_key
+            found["security_token"] = self.credentials.security_token or None
+        return found
+
+
 def connection_of(values: Values) -> dict[str, Any]:
-    """Return the connection fields of all parsed options. A store directory needs none."""
+    """Return the connection fields of all parsed options. A store directory needs none but the namespace."""
+    namespace = namespace_of(values)
     if "storePath" in values:
-        return {"name_server": "", "credentials": None, "tls": None, "namespace": namespace_of(values)}
-    return {
-        "name_server": _name_server_of(values),
-        "credentials": _credentials_of(values),
-        "tls": _tls_of(values),
-        "address_map": as_address_map(values.get("addressMap")),
-        "namespace": namespace_of(values),
-    }
+        return {"name_server": "", "connection": ClusterConnection(namespace=namespace)}
+    address_map = as_address_map(values.get("addressMap"))
+    connection = ClusterConnection(_credentials_of(values), _tls_of(values), address_map, namespace)
+    return {"name_server": _name_server_of(values), "connection": connection}
 
 
 def namespace_of(values: Values) -> Namespace:
@@ -138,26 +162,3 @@ def refuse_secrets(options: Iterable[str]) -> None:
     for name in _SECRETS:
         if name.lower() in given:
             raise error("BAD_OPTION.SECRET_IN_TABLE", option=name)
-
-
-def connecting(
-    credentials: Credentials | None,
-    tls: TlsSettings | None = None,
-    address_map: AddressMap = NO_ADDRESS_MAP,
-    namespace: Namespace = NO_NAMESPACE,
-) -> Connecting:
-    """Return the connection arguments of the clients. None was already looked up in the driver's environment.
-
-    The clients do not translate names: options have those on the wire.
-    """
-    found: Connecting = {
-        "tls": tls or False,
-        "address_map": address_map,
-        "namespace": "",
-        "namespace_v2": namespace.v2,
-    }
-    if credentials is not None:
-        found["access_key"] = credentials.access_key
-        found["secret_key"] = credentials.secret_key
-        found["security_token"] = credentials.security_token or None
-    return found

@@ -10,20 +10,30 @@ They are pickled for the executors. Immutable, so safe from any thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.datasource.options.bodies import BodySettings
+from spark_rocket.datasource.options.connection import ClusterConnection
 from spark_rocket.datasource.options.parsers import LookUp, Position, Trigger, matching
 from spark_rocket.datasource.stream_offsets import format_queues
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
-from spark_rocket.remoting.tls.settings import TlsSettings
+from spark_rocket.protocol.namespace import Namespace
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
+class ClusterOptions:
+    """The options of all: which cluster, and how to connect to it."""
+
+    name_server: str
+    connection: ClusterConnection = field(default_factory=ClusterConnection)
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.connection.namespace
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(ClusterOptions):
     """The parsed options of a read. ``docs/reference/options.md`` describes each."""
 
     # <options of a read>
@@ -53,7 +63,6 @@ class ReadOptions:
     arrow_batch_bytes: int
     # <end>
 
-    name_server: str
     topics: tuple[str, ...]
     """The topics of ``subscribe`` or ``assign``; empty with ``subscribePattern``."""
     starting: Position
@@ -65,10 +74,6 @@ class ReadOptions:
     assigned: tuple[MessageQueue, ...] | None = None
     body: BodySettings | None = None
     """The body format and its settings, for typed rows."""
-    credentials: Credentials | None = None
-    tls: TlsSettings | None = None
-    address_map: AddressMap = NO_ADDRESS_MAP
-    namespace: Namespace = NO_NAMESPACE
 
     @property
     def limits(self) -> dict[str, int]:
@@ -98,7 +103,7 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(ClusterOptions):
     """The parsed options of a write."""
 
     # <options of a write>
@@ -122,19 +127,14 @@ class WriteOptions:
     staging_retention_ms: int
     # <end>
 
-    name_server: str
     compression: str
     exactly_once: bool = False
     body: BodySettings | None = None
     """The body format and its settings, for bodies built from the other columns."""
-    credentials: Credentials | None = None
-    tls: TlsSettings | None = None
-    address_map: AddressMap = NO_ADDRESS_MAP
-    namespace: Namespace = NO_NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(ClusterOptions):
     """The parsed options of a view. ``views.py`` defines which options each view has."""
 
     # <options of a view>
@@ -146,9 +146,4 @@ class ViewOptions:
     # <end>
 
     view: str
-    name_server: str
     topics: tuple[str, ...]
-    credentials: Credentials | None = None
-    tls: TlsSettings | None = None
-    address_map: AddressMap = NO_ADDRESS_MAP
-    namespace: Namespace = NO_NAMESPACE

@@ -104,10 +104,7 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
         retry_timeout_ms=options.retry_timeout_ms,
         compression="zlib",
         compress_above=_DEFAULT_MAX_BODY_BYTES + 1,
-        credentials=options.credentials,
-        tls=options.tls,
-        address_map=options.address_map,
-        namespace=options.namespace,
+        connection=options.connection,
     )
     try:
         # The position of the first one identifies the rows: a retry of the same dead letters uses the same ids.

@@ -25,9 +25,8 @@ from spark_rocket.client.admin import (
     TopicInfo,
     TopicKind,
 )
-from spark_rocket.client.core.address_map import AddressMap
 from spark_rocket.common.attributes import pick
-from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.connection import ClusterConnection
 from spark_rocket.datasource.options.options import ViewOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -39,11 +38,8 @@ from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, MessageQueue
-from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from spark_rocket.remoting.tls.settings import TlsSettings
 
 Row = dict[str, Any]
 log = logging.getLogger("spark_rocket.datasource")
@@ -53,21 +49,13 @@ _QUEUE = "topic broker_name queue_id"
 
 
 def _admin_for(options: ViewOptions) -> Admin:
-    connection = options.credentials, options.tls, options.address_map, options.namespace
-    return _admin(options.name_server, options.request_timeout_ms, *connection)
+    return _admin(options.name_server, options.request_timeout_ms, options.connection)
 
 
 @cache
-def _admin(
-    name_server: str,
-    request_timeout_ms: int,
-    credentials: Credentials | None,
-    tls: TlsSettings | None,
-    address_map: AddressMap,
-    namespace: Namespace,
-) -> Admin:
-    arguments = connecting(credentials, tls, address_map, namespace)
-    arguments["namespace"] = namespace.name  # its answers are rows
+def _admin(name_server: str, request_timeout_ms: int, connection: ClusterConnection) -> Admin:
+    arguments = connection.arguments()
+    arguments["namespace"] = connection.namespace.name  # its answers are rows
     return Admin(name_server, request_timeout=request_timeout_ms / 1000, **arguments)
 
 
@@ -251,10 +239,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "namespace": options.namespace.name,
     }
     own = {
-        "credentials": options.credentials,
-        "tls": options.tls,
-        "address_map": options.address_map,
-        "namespace": options.namespace,
+        "connection": options.connection,
         "consumer_group": options.consumer_group,
     }
     reading = replace(parse_read_options(given, Scope.READ), **own)  # type: ignore[arg-type]

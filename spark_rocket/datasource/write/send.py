@@ -30,7 +30,6 @@ from functools import cache
 from queue import SimpleQueue
 
 from spark_rocket.client.send.producer import Producer
-from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.row_encoder import Block
@@ -57,7 +56,7 @@ class Sink:
             else options.compress_above - 1,
             compress_type="zlib" if options.compression == "none" else options.compression,
             member=False,  # tasks are short-lived: brokers need not register them
-            **connecting(options.credentials, options.tls, options.address_map, options.namespace),
+            **options.connection.arguments(),
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
