@@ -453,7 +453,7 @@ def _interrupt(*_: object) -> None:
 def test_routes_of_topics_stay_in_use(mq: FakeCluster, make: Make) -> None:
     producer = make(mq.name_server.address, "g", Listener(), topics=["t"])
     producer.start()
-    routes = producer.instance()._routes
+    routes = producer.instance().routes
     assert routes.broker_addresses() == [mq.brokers[0].address]
     routes._clock = routes._routes._monotonic = lambda: time.monotonic() + 121.0  # two minutes without a send
     assert not routes.broker_addresses()

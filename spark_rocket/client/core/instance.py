@@ -22,7 +22,7 @@ from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import error_of, proxy_error
-from spark_rocket.client.core.routes import Routes, RouteTable
+from spark_rocket.client.core.routes import Routes
 from spark_rocket.common.system import now_ms
 from spark_rocket.errors import (
     ClientError,
@@ -69,8 +69,7 @@ class ClientInstance:
             timeout=config.request_timeout,
             broker_names=self.remoting.requests.broker_names,
         )
-        self._routes = Routes(self.name_servers, config, post=lambda call: loop_thread().post(call))
-        self.routes = RouteTable(self._routes)
+        self.routes = Routes(self.name_servers, config, post=lambda call: loop_thread().post(call))
         self.members = Membership(config, self.remoting, self.routes, lambda: self.client_id)
         self.users = 0
         self._begin()
@@ -83,13 +82,13 @@ class ClientInstance:
     def after_fork(self) -> None:
         self._begin()
         self.name_servers.after_fork()
-        self._routes.after_fork()
+        self.routes.after_fork()
         self.members.after_fork()
 
     def close(self) -> None:
         self.members.close()
         self.remoting.close()
-        loop_thread().post(self._routes.close)
+        loop_thread().post(self.routes.close)
         loop_thread().post(self.name_servers.close)
 
     def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

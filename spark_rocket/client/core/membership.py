@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
-from spark_rocket.client.core.routes import RouteTable
+from spark_rocket.client.core.routes import Routes
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.wire.bodies.client import (
@@ -79,7 +79,7 @@ class Membership:
     """The members of one client instance."""
 
     def __init__(
-        self, config: ClientConfig, remoting: RemotingClient, routes: RouteTable, client_id: Callable[[], str]
+        self, config: ClientConfig, remoting: RemotingClient, routes: Routes, client_id: Callable[[], str]
     ) -> None:
         self._config = config
         self._remoting = remoting

@@ -17,8 +17,9 @@ write permission (``rocket broker drain``), are dropped. A topic's ORDER_TOPIC_C
 Reads go to the master. They go to a slave while the master is unavailable, or when the master suggested it for the
 queue, which it does for messages that are no longer in its memory.
 
-Thread-safety: coroutines on the event loop only, other methods from any thread. :class:`RouteTable` has the same for
-threads that wait. Corresponds to MQClientInstance's topicRouteTable and TopicPublishInfo.
+Thread-safety: coroutines on the event loop only, other methods from any thread. A method with a coroutine of the same
+question (``route``, ``find_route``) waits for it, and therefore not on the loop, unless a cached route has the answer:
+that costs no switch of threads. Corresponds to MQClientInstance's topicRouteTable and TopicPublishInfo.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ def order_queues(topic: str, text: str) -> list[MessageQueue]:
 
 
 class Routes:
-    """Cached routes of topics and the addresses of their brokers, for an event loop.
+    """Cached routes of topics and the addresses of their brokers.
 
-    ``post`` runs a call on the loop, for the methods that other threads may call; default: at once.
+    ``post`` runs a call on the loop; default: at once.
     """
 
     def __init__(
@@ -141,6 +142,10 @@ class Routes:
             monotonic=clock,
             post=post,
         )
+        self.cached = self._routes.peek
+        """Return the route of a topic if it can be used without a request."""
+        self.forget = self._routes.forget
+        """Drop the cached route: a broker reported the topic as missing, or an admin changed it."""
         self._not_writable: dict[str, float] = {}  # topics without writable queues, and when to refresh them next
         self._suggested: dict[MessageQueue, int] = {}  # the broker id to pull from, if it is not the master's
         self._next_refresh = 0.0
@@ -156,22 +161,53 @@ class Routes:
         if self._refreshing is not None:
             self._refreshing.cancel()
 
+    # --- for threads that wait --------------------------------------------------------------------------------
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return a cached and writable route, as needed by most sends; otherwise None: see ``publish_route``."""
+        route = self.cached(topic)
+        return route if route is not None and route.writable else None
+
+    def route(self, topic: str, timeout: float | None = None) -> TopicRoute:
+        return self.cached(topic) or loop_thread().run(self.find_route, topic, timeout)
+
+    def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute:
+        return loop_thread().run(self.find_now, topic, timeout)
+
+    def fetch(self, topic: str) -> TopicRouteData:
+        return loop_thread().run(self.find_uncached, topic)
+
+    def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        route = self.cached(topic)
+        return (route and route.writable) or loop_thread().run(self.find_writable, topic, timeout)
+
+    def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        route = self.cached(topic)
+        return (route and route.ordered) or loop_thread().run(self.find_ordered, topic, timeout)
+
+    def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
+        route = self.cached(queue.topic)
+        address = None if route is None else route.masters.get(queue.broker_name)
+        return address or loop_thread().run(self.find_master, queue, timeout)
+
+    def reader(self, queue: MessageQueue) -> tuple[str, bool]:
+        """Return the address to pull from, and whether it is the master's."""
+        route = self.cached(queue.topic)
+        addresses = None if route is None else route.brokers.get(queue.broker_name)
+        return self.choose(queue, addresses or loop_thread().run(self.find_addresses, queue))
+
     # --- routes -----------------------------------------------------------------------------------------------
 
-    def cached(self, topic: str) -> TopicRoute | None:
-        """Return the route if it can be used without a request. From any thread."""
-        return self._routes.peek(topic)
-
-    async def route(self, topic: str, seconds: float | None = None) -> TopicRoute:
+    async def find_route(self, topic: str, seconds: float | None = None) -> TopicRoute:
         """Return the route, fetched if unknown. Raises TopicNotFoundError or NameServerUnreachableError."""
-        return self.cached(topic) or await self.refresh(topic, seconds)
+        return self.cached(topic) or await self.find_now(topic, seconds)
 
-    async def refresh(self, topic: str, seconds: float | None = None) -> TopicRoute:
+    async def find_now(self, topic: str, seconds: float | None = None) -> TopicRoute:
         """Fetch the route now, for a caller that uses it. If that fails, return the cached route."""
         self._routes.used(topic)
         return self._existing(topic, await self._routes.store(topic, partial(self._load, topic, seconds)))
 
-    async def fetch(self, topic: str) -> TopicRouteData:
+    async def find_uncached(self, topic: str) -> TopicRouteData:
         """Fetch the route from the name servers; the result is not cached."""
         return self._existing(topic, await self.name_servers.route(topic))
 
@@ -194,17 +230,17 @@ class Routes:
             logger.info("route of topic %s not refreshed: the name server does not have it", topic)
         return known
 
-    async def publish_route(self, topic: str, seconds: float | None = None) -> tuple[MessageQueue, ...]:
+    async def find_writable(self, topic: str, seconds: float | None = None) -> tuple[MessageQueue, ...]:
         """Return the queues to send to; for a missing topic those that its automatic creation would give."""
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            route = await self.route(topic, seconds)
+            route = await self.find_route(topic, seconds)
         except TopicNotFoundError as error:
             return await self._queues_after_creation(topic, error, _left(deadline))
         if not route.writable and self._clock() >= self._not_writable.get(topic, 0.0):
             # The master may be back, or a slave promoted. The limit protects the name server from frequent sends.
             self._not_writable[topic] = self._clock() + MIN_REFRESH_INTERVAL_S
-            route = await self.refresh(topic, _left(deadline))
+            route = await self.find_now(topic, _left(deadline))
         if not route.writable:
             raise QueueNotFoundError(
                 f"Topic {topic!r} has no writable queue.",
@@ -213,23 +249,19 @@ class Routes:
             )
         return route.writable
 
-    async def order_route(self, topic: str, seconds: float | None = None) -> tuple[MessageQueue, ...]:
+    async def find_ordered(self, topic: str, seconds: float | None = None) -> tuple[MessageQueue, ...]:
         """Return the queues that ordered messages choose among, whether their brokers are available or not."""
         try:
-            ordered = (await self.route(topic, seconds)).ordered
+            ordered = (await self.find_route(topic, seconds)).ordered
         except TopicNotFoundError:
             ordered = ()
-        return ordered or await self.publish_route(topic, seconds)
-
-    def forget(self, topic: str) -> None:
-        """Drop the cached route: a broker reported the topic as missing, or an admin changed it. From any thread."""
-        self._routes.forget(topic)
+        return ordered or await self.find_writable(topic, seconds)
 
     async def _queues_after_creation(
         self, topic: str, error: TopicNotFoundError, seconds: float | None
     ) -> tuple[MessageQueue, ...]:
         try:
-            default = await self.route(AUTO_CREATE_TOPIC_KEY, seconds)
+            default = await self.find_route(AUTO_CREATE_TOPIC_KEY, seconds)
         except TopicNotFoundError:
             raise error from None
         # Each broker creates min(4, queues of its default topic) queues.
@@ -244,9 +276,9 @@ class Routes:
 
     # --- addresses --------------------------------------------------------------------------------------------
 
-    async def master(self, queue: MessageQueue, seconds: float | None = None) -> str:
+    async def find_master(self, queue: MessageQueue, seconds: float | None = None) -> str:
         """Return the address of the queue's broker for sends and offset commits."""
-        address = (await self.addresses(queue, seconds)).get(MASTER_ID)
+        address = (await self.find_addresses(queue, seconds)).get(MASTER_ID)
         if address is None:
             raise QueueNotFoundError(
                 f"Broker {queue.broker_name!r} has no master at the moment.",
@@ -255,17 +287,17 @@ class Routes:
             )
         return address
 
-    async def addresses(self, queue: MessageQueue, seconds: float | None = None) -> dict[int, str]:
+    async def find_addresses(self, queue: MessageQueue, seconds: float | None = None) -> dict[int, str]:
         """Return the addresses of the queue's broker by id."""
         topic = queue.topic
         try:
-            addresses = (await self.route(topic, seconds)).brokers.get(queue.broker_name)
+            addresses = (await self.find_route(topic, seconds)).brokers.get(queue.broker_name)
             if not addresses:
-                addresses = (await self.refresh(topic, seconds)).brokers.get(queue.broker_name)
+                addresses = (await self.find_now(topic, seconds)).brokers.get(queue.broker_name)
         except TopicNotFoundError as error:
             # The first message will create the topic: its queues were derived from the default topic's.
             try:
-                addresses = (await self.route(AUTO_CREATE_TOPIC_KEY, seconds)).brokers.get(queue.broker_name)
+                addresses = (await self.find_route(AUTO_CREATE_TOPIC_KEY, seconds)).brokers.get(queue.broker_name)
             except TopicNotFoundError:
                 raise error from None
             if not addresses:
@@ -278,8 +310,8 @@ class Routes:
             )
         return addresses
 
-    def reader(self, queue: MessageQueue, addresses: dict[int, str]) -> tuple[str, bool]:
-        """Return the address to pull from, and whether it is the master's.
+    def choose(self, queue: MessageQueue, addresses: dict[int, str]) -> tuple[str, bool]:
+        """Return which of the addresses of a queue's broker to pull from, and whether it is the master's.
 
         If all are unavailable, it is the address whose failure is the oldest.
         """
@@ -346,49 +378,3 @@ class Routes:
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.001, deadline - time.monotonic())
-
-
-class RouteTable:
-    """The routes of a blocking client, on the loop thread. A route that is known costs no switch of threads."""
-
-    def __init__(self, routes: Routes) -> None:
-        self._routes = routes
-        self.cached = routes.cached
-        self.forget = routes.forget
-        self.suggested = routes.suggested
-        self.slave = routes.slave
-        self.broker_addresses = routes.broker_addresses
-        self.try_master = routes.try_master
-        self.mark_unavailable = routes.mark_unavailable
-
-    def known(self, topic: str) -> TopicRoute | None:
-        """Return a cached and writable route, as needed by most sends; otherwise None: see ``publish_route``."""
-        route = self._routes.cached(topic)
-        return route if route is not None and route.writable else None
-
-    def route(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        return self._routes.cached(topic) or loop_thread().run(self._routes.route, topic, timeout)
-
-    def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        return loop_thread().run(self._routes.refresh, topic, timeout)
-
-    def fetch(self, topic: str) -> TopicRouteData:
-        return loop_thread().run(self._routes.fetch, topic)
-
-    def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        route = self.known(topic)
-        return route.writable if route is not None else loop_thread().run(self._routes.publish_route, topic, timeout)
-
-    def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        route = self._routes.cached(topic)
-        return (route and route.ordered) or loop_thread().run(self._routes.order_route, topic, timeout)
-
-    def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
-        route = self._routes.cached(queue.topic)
-        address = None if route is None else route.masters.get(queue.broker_name)
-        return address or loop_thread().run(self._routes.master, queue, timeout)
-
-    def reader(self, queue: MessageQueue) -> tuple[str, bool]:
-        route = self._routes.cached(queue.topic)
-        addresses = None if route is None else route.brokers.get(queue.broker_name)
-        return self._routes.reader(queue, addresses or loop_thread().run(self._routes.addresses, queue))
