@@ -36,6 +36,8 @@ from spark_rocket.protocol.message_trace import TraceContext, decode_trace_data
 from spark_rocket.protocol.namespace import is_system_name
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
+from spark_rocket.remoting.client.connection import RemotingConnection
+from spark_rocket.remoting.session import Pieces
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
 
@@ -349,13 +351,14 @@ def test_names_have_the_namespace_on_the_wire_only(
     prefix, namespace = KINDS[kind]
     before = state(cluster)
     sent: SimpleQueue[tuple[Any, RemotingCommand]] = SimpleQueue()
-    prepare: Callable[..., None] = AsyncRemotingClient.prepare
+    encode: Callable[..., Pieces] = AsyncRemotingClient.encode
 
-    def noting(self: AsyncRemotingClient, address: str, request: RemotingCommand) -> None:
-        prepare(self, address, request)
+    def noting(self: AsyncRemotingClient, connection: RemotingConnection, request: RemotingCommand) -> Pieces:
+        pieces = encode(self, connection, request)
         sent.put((self, request))
+        return pieces
 
-    monkeypatch.setattr(AsyncRemotingClient, "prepare", noting)
+    monkeypatch.setattr(AsyncRemotingClient, "encode", noting)
     with Admin(cluster.name_server, **namespace) as admin:
         own = admin.instance().remoting.requests
         scenario(Names(cluster, prefix, {"name_server": cluster.name_server, **namespace}))

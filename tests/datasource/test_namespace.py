@@ -38,6 +38,8 @@ from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS
 from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
+from spark_rocket.remoting.client.connection import RemotingConnection
+from spark_rocket.remoting.session import Pieces
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
 
@@ -247,14 +249,15 @@ def test_views_have_short_names(name: str, options: dict[str, str], cluster: Loc
 def test_every_request_names_its_broker(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of reads, look-ups, views, writes and the sink: a proxy needs the name."""
     sent: list[tuple[int, str | None]] = []
-    prepare: Callable[..., None] = AsyncRemotingClient.prepare
+    encode: Callable[..., Pieces] = AsyncRemotingClient.encode
 
-    def noting(self: AsyncRemotingClient, address: str, request: RemotingCommand) -> None:
-        prepare(self, address, request)
+    def noting(self: AsyncRemotingClient, connection: RemotingConnection, request: RemotingCommand) -> Pieces:
+        pieces = encode(self, connection, request)
         name = request.ext_fields.get("n" if request.code in ONE_LETTER_CODES else BROKER_NAME)
         sent.append((request.code, name))
+        return pieces
 
-    monkeypatch.setattr(AsyncRemotingClient, "prepare", noting)
+    monkeypatch.setattr(AsyncRemotingClient, "encode", noting)
     read(cluster, subscribe="orders", lookupKeys="k", requestTimeout="2s")
     read(cluster, subscribe="orders", requestTimeout="2s", startingTimestamp="1", minPartitions="4")
     reader = stream(cluster, INSTANCE, "paid", consumerGroup="all", requestTimeout="2s")

@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -45,7 +46,7 @@ from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
 from spark_rocket.remoting.client.promise import as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
 from spark_rocket.remoting.in_flight import FutureRequest
-from spark_rocket.remoting.session import pieces_of
+from spark_rocket.remoting.session import Pieces, pieces_of
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 MAX_UNSENT_BYTES = 64 * 1024 * 1024  # to one peer; above it requests are refused
 CONNECT_SECONDS = 3.0
+CONNECT_SHARE = 0.95  # the part of a request's timeout that may be used for connecting
 
 ResponseFuture: TypeAlias = "asyncio.Future[RemotingCommand]"
 PushHandler = Callable[[str, RemotingCommand], "ResponseFuture | RemotingCommand | None"]
@@ -131,7 +133,7 @@ class AsyncRemotingClient:
         ``seconds`` is the timeout for both, including connecting.
         """
         begun = time.monotonic()
-        connection = self.connection(address, self._connect_timeout)
+        connection = self.connection(address)
         if not connection.is_open:
             await self._opened(connection, seconds)
         if connection.lost is not None:  # right after it was opened
@@ -140,27 +142,35 @@ class AsyncRemotingClient:
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
-        self.prepare(address, request)
-        request.opaque = connection.session.next_opaque()
+        pieces = self.encode(connection, request)
         pending = FutureRequest(request, seconds, begun, connection.forget)
-        connection.send(pending, pieces_of(request))
+        connection.send(pending, pieces)
         return pending.future
 
-    def prepare(self, address: str, request: RemotingCommand) -> None:
-        """Make a request ready: the name of the broker, names with the namespace, the signature. From any thread."""
-        broker = self.broker_names.get(address)
+    def encode(self, connection: RemotingConnection, request: RemotingCommand) -> Pieces:
+        """Encode a request for a connection, with its number, the names that belong there, and a signature.
+
+        From any thread.
+        """
+        broker = self.broker_names.get(connection.address)
         if broker is not None:
             request.ext_fields.setdefault("n" if request.code in ONE_LETTER_CODES else BROKER_NAME, broker)
         if self._names is not None:
             self._names.sent_request(request)
         if self._sign is not None:
             self._sign(request)
+        request.opaque = connection.session.next_opaque()
+        return pieces_of(request)
 
-    def connection(self, address: str, connect_timeout: float) -> RemotingConnection:
-        """Return the connection, which may still be opening: one attempt serves all waiting callers."""
+    def connection(self, address: str, deadline: float = math.inf) -> RemotingConnection:
+        """Return the connection, which may still be opening: one attempt serves all waiting callers.
+
+        The attempt ends before the ``deadline`` of its request, which then fails with the reason.
+        """
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
             return connection
+        connect_timeout = min(self._connect_timeout, CONNECT_SHARE * (deadline - time.monotonic()))
         thread = None if self._thread is None else self._thread()
         if thread is None or thread.is_current():
             return self._connect(address, connect_timeout, thread)
@@ -181,7 +191,7 @@ class AsyncRemotingClient:
         connection = RemotingConnection(
             asyncio.get_running_loop(),
             address,
-            min(self._connect_timeout, connect_timeout),
+            connect_timeout,
             self._serve,
             post=None if thread is None else thread.post,
             callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),

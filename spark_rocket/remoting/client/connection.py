@@ -61,7 +61,7 @@ _READ_GRACE_S = 0.05
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
-    """One connection to a server. ``lost`` is None while the connection can be used.
+    """One connection to a server, created on its loop's thread. ``lost`` is None while the connection can be used.
 
     ``on_request`` gets the requests of the server; it responds with :meth:`write`.
     """
@@ -100,6 +100,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.opened: Promise[None] = Promise()
         self.closed: Promise[None] = Promise()
         self.session = Session(max_frame_length, is_open=False)
+        self._spare = _receive_buffer()
         self._loop = loop
         self._connect_timeout = connect_timeout
         self._on_request = on_request
@@ -309,14 +310,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.session.buffer(_receive_buffer())
+        return self.session.buffer(self._spare)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = time.monotonic()
         if not self._greeting:
-            self._greeting = bytes(_receive_buffer()[: min(nbytes, _SETTINGS_BYTES)])
+            self._greeting = bytes(self._spare[: min(nbytes, _SETTINGS_BYTES)])
         try:
-            for frame in self.session.filled(nbytes, _receive_buffer()):
+            for frame in self.session.filled(nbytes, self._spare):
                 self._dispatch(RemotingCommand.decode(frame))
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)

@@ -41,31 +41,14 @@ from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import Request, Submitted
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
-from spark_rocket.remoting.session import Pieces, pieces_of
+from spark_rocket.remoting.session import Pieces
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SHARE = 0.95  # the part of a request's timeout that may be used for connecting
 CLOSE_TIMEOUT_S = 2.0  # for what is written, but not yet sent
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
-
-
-class _Permits:
-    """A semaphore implemented in C: unlike threading's, an interrupt (Ctrl-C) cannot leave its lock acquired."""
-
-    def __init__(self, count: int) -> None:
-        self._free: SimpleQueue[None] = SimpleQueue()
-        self.release = partial(self._free.put, None)
-        deque(map(self._free.put, repeat(None, count)), maxlen=0)  # a loop would take a while
-
-    def acquire(self, timeout: float) -> bool:
-        try:
-            self._free.get(timeout > 0.0, timeout if timeout > 0.0 else None)
-        except Empty:
-            return False
-        return True
 
 
 class RemotingClient:
@@ -100,8 +83,14 @@ class RemotingClient:
             remedy=remedy,
         )
         """The same connections, for coroutines on the loop of ``loop_thread()``."""
-        self._permits = _Permits(max_in_flight)
+        self._begin()
         _clients.add(self)
+
+    def _begin(self) -> None:
+        """Make the permits of requests in flight: a queue, whose lock an interrupt (Ctrl-C) cannot leave acquired."""
+        self._permits: SimpleQueue[None] = SimpleQueue()
+        self._release = partial(self._permits.put, None)
+        deque(map(self._permits.put, repeat(None, self._max_in_flight)), maxlen=0)  # a loop would take a while
 
     def __enter__(self) -> RemotingClient:
         return self
@@ -131,7 +120,7 @@ class RemotingClient:
         except RemotingError as error:
             promise.fail(error)
             return promise
-        promise.permit = self._permits.release
+        promise.permit = self._release
         try:
             self.submit(addr, request, promise)
         except RemotingError as error:
@@ -154,11 +143,9 @@ class RemotingClient:
         """Encode a request for its connection, which must then send it on the loop. Otherwise like ``submit``."""
         if self.requests.is_closed:
             raise _closed(addr)
-        self.requests.prepare(addr, request)
-        connection = self._connection(addr, pending.deadline)
-        pending.opaque = request.opaque = connection.session.next_opaque()
-        pending.connection = connection
-        pieces = pieces_of(request)
+        connection = self.requests.connection(addr, pending.deadline)
+        pieces = self.requests.encode(connection, request)
+        pending.opaque, pending.connection = request.opaque, connection
         if connection.paused is not None:
             self._await_reader(connection, pending.deadline)
         return pieces
@@ -168,17 +155,14 @@ class RemotingClient:
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
-            self.requests.prepare(addr, request)
             request.flag |= FLAG_ONEWAY
-            connection = self._connection(addr, deadline)
-            request.opaque = connection.session.next_opaque()
-            self._write(connection, request, deadline)
+            connection = self.requests.connection(addr, deadline)
+            self._write(connection, self.requests.encode(connection, request), deadline)
         finally:
-            self._permits.release()
+            self._release()
 
-    def _write(self, connection: RemotingConnection, command: RemotingCommand, deadline: float) -> None:
+    def _write(self, connection: RemotingConnection, pieces: Pieces, deadline: float) -> None:
         """Write a frame without a response, and wait until the kernel has it."""
-        pieces = pieces_of(command)
         self._await_open(connection, deadline - time.monotonic())
         try:
             self._await_reader(connection, deadline)
@@ -207,13 +191,20 @@ class RemotingClient:
         """Acquire a permit for a request in flight."""
         if self.requests.is_closed:
             raise _closed(addr)
-        if self._permits.acquire(0.0):
-            return
-        if self.is_loop_thread() or not self._permits.acquire(deadline - time.monotonic()):
+        try:
+            self._permits.get_nowait()
+        except Empty:
+            self._await_permit(addr, deadline)
+
+    def _await_permit(self, addr: str, deadline: float) -> None:
+        rest = 0.0 if self.is_loop_thread() else deadline - time.monotonic()
+        try:
+            self._permits.get(rest > 0.0, rest if rest > 0.0 else None)
+        except Empty:
             raise RemotingTooMuchRequestError(
                 f"Too many requests in flight ({self._max_in_flight}); the request to {addr} was not sent.",
                 remedy="Send slower, or raise the client's max_in_flight.",
-            )
+            ) from None
 
     def call_at(self, when: float, action: Callable[[], object]) -> None:
         """Run a short action at ``when`` (``time.monotonic``) or later, unless the client is closed."""
@@ -235,7 +226,7 @@ class RemotingClient:
 
     def connect(self, addr: str, timeout: float) -> None:
         """Wait until the connection is open. RemotingConnectError on timeout or failure."""
-        self._await_open(self._connection(addr, time.monotonic() + timeout), timeout)
+        self._await_open(self.requests.connection(addr, time.monotonic() + timeout), timeout)
 
     def _await_open(self, connection: RemotingConnection, timeout: float) -> None:
         try:
@@ -266,12 +257,8 @@ class RemotingClient:
             except TimeoutError:  # the peer does not read
                 connection.post(partial(connection.close, abort=True))
 
-    def _connection(self, addr: str, deadline: float) -> RemotingConnection:
-        # The attempt ends before the deadline of its request, which then fails with the reason.
-        return self.requests.connection(addr, CONNECT_SHARE * (deadline - time.monotonic()))
-
     def _after_fork(self) -> None:
-        self._permits = _Permits(self._max_in_flight)
+        self._begin()
         self.requests.leave_to_parent()
 
 
