@@ -1,6 +1,6 @@
 """Event loops: which one is used, and the thread whose loop serves all blocking clients of a process.
 
-:class:`LoopThread` runs one loop on one daemon thread. Other threads pass it calls with :meth:`LoopThread.post`: each
+:class:`LoopThread` runs one loop on one daemon thread. Other threads pass it calls with ``LoopThread.post``: each
 is appended to a queue, and the loop is woken only if it is not already (:class:`Inbox`). So a thread that posts faster
 than the loop runs causes one wake-up for many calls.
 
@@ -166,6 +166,8 @@ class LoopThread:
         self.callbacks = CallbackThread("rocket-callbacks")
         """Runs the callbacks that belong to no connection."""
         self._inbox: Inbox[Callable[[], object]] = Inbox(self._wake)
+        self.post = self._inbox.put
+        """Run a call on the loop soon, after the calls posted before. Its errors are logged."""
         self.is_stopped = False
         self._thread = threading.Thread(target=self._run, name="rocket-client", daemon=True)
         self._thread.start()
@@ -181,10 +183,6 @@ class LoopThread:
 
     def is_alive(self) -> bool:
         return self._thread.is_alive()
-
-    def post(self, call: Callable[[], object]) -> None:
-        """Run a call on the loop soon, after the calls posted before. Its errors are logged."""
-        self._inbox.put(call)
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
         """Run a short call on the loop at ``when`` (``time.monotonic``) or soon after."""

@@ -40,6 +40,7 @@ MESSAGE = Message.of("t", "x")
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
     "send": ({}, lambda producer: producer.send(MESSAGE)),
+    "send with hooks": ({"enable_msg_trace": True}, lambda producer: producer.send(MESSAGE)),
     "batch": ({}, lambda producer: producer.send([MESSAGE, MESSAGE])),
     "send_async": ({}, lambda producer: [producer.send_async(MESSAGE)]),
     "send_async with hooks": ({"enable_msg_trace": True}, lambda producer: [producer.send_async(MESSAGE)]),
@@ -146,13 +147,14 @@ def test_no_thread_spins_after_interrupts(
 ) -> None:
     """Counted: calls on the threads that were started since, and what they and others post to the event loop."""
     steps = itertools.count()
-    post = LoopThread.post
+    loop: LoopThread = loop_thread()
+    post = loop.post
 
-    def counted(thread: LoopThread, call: Callable[[], object]) -> None:
+    def counted(call: Callable[[], object]) -> None:
         next(steps)
-        post(thread, call)
+        post(call)
 
-    monkeypatch.setattr(LoopThread, "post", counted)
+    monkeypatch.setattr(loop, "post", counted)
     threading.setprofile(lambda *_: next(steps))
     try:
         settings, call = CALLS[name]

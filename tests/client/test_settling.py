@@ -213,6 +213,42 @@ def test_hooks_end_before_the_future_is_done(produce: Produce, auto_batch: bool)
     assert hook.calls == ["before", "after", "callback"]
 
 
+class Threads(SendHook):
+    """Records the threads of its calls."""
+
+    def __init__(self) -> None:
+        self.seen: list[threading.Thread] = []
+
+    def before(self, context: SendContext) -> None:
+        self.seen.append(threading.current_thread())
+
+    after = before
+
+
+def test_hooks_of_a_synchronous_send_run_on_its_thread(mq: FakeCluster, produce: Produce) -> None:
+    answers = iter([says(ResponseCode.SYSTEM_BUSY, "busy"), stored])
+    respond(mq, lambda request: next(answers)(request))
+    hook = Threads()
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    assert producer.send(MESSAGE).status is SendStatus.SEND_OK
+    assert hook.seen == [threading.current_thread()] * 4
+    settled(producer, [])
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_hooks_of_a_send_that_close_ends_before_its_request(mq: FakeCluster, produce: Produce, how: str) -> None:
+    hook = Order()
+    hook.may_end.set()
+    hook.before = lambda context: (hook.calls.append("before"), producer.close())  # type: ignore[method-assign]
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    with pytest.raises(StateError, match="closed"):
+        done(producer, how)
+    until(lambda: len(hook.calls) > 1)
+    assert hook.calls == ["before", "StateError"]
+    settled(producer, [])
+    assert not mq.sends()
+
+
 def refuse(context: SendContext) -> None:
     raise ValueError("never")
 

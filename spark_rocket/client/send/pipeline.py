@@ -11,7 +11,8 @@ the thread of hooks     calls the hooks *after*, which may block; then the loop 
 the instance's thread   prepares further attempts, because fetching a route blocks
 ======================  ===============================================================================================
 
-A synchronous send (:class:`SyncSend`) handles its responses, hooks and retries on the waiting thread.
+A synchronous send takes the same way. Only what may block, the hooks *after* and further attempts, is executed by the
+thread that waits for it.
 
 Thread-safety: all of it, without locks: a signal handler may send or close, whatever it has interrupted.
 Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
@@ -144,7 +145,7 @@ class InFlight:
         for _ in range(len(self._waiting)):
             self._waiting.popleft()(None)
 
-    # --- sends: on the loop, or on the thread of a synchronous one ----------------------------------------------
+    # --- sends, on the loop -------------------------------------------------------------------------------------
 
     def add(self, send: Send) -> None:
         self.sends[send] = None
@@ -191,6 +192,7 @@ class Pipeline:
     closed: bool = False
     statuses: dict[str, SendStatus] = field(default_factory=dict)  # of the last message that each broker stored
     often: RateLimited = field(default_factory=partial(RateLimited, logger, 60.0))
+    post: Callable[[Callable[[], object]], object] = field(default_factory=lambda: loop_thread().post)
     hook_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-hooks"))
 
     def send_oneway(
@@ -211,7 +213,7 @@ class Pipeline:
         def end_all() -> None:
             self.in_flight.take()
             for send in list(self.in_flight.sends):
-                send.close()
+                send.close(closed())
             ended.resolve(None)
 
         if is_loop_thread() or not loop_thread().is_alive():
@@ -255,6 +257,8 @@ class Send(Submitted):
     promise: Promise[SendResult]
     _first: Callable[[], object]  # the call that makes the first attempt
     _pieces: Pieces = ()  # the encoded request of an attempt that was not sent yet
+    _waiting: Callable[[object], object] | None = None
+    """Passes a call, or the outcome, to the thread that waits, if one does."""
     places = 1
     mode = "async"
 
@@ -274,7 +278,7 @@ class Send(Submitted):
         self._fixed = fixed
         self._time = timeout  # of all attempts
         self._until = deadline
-        self._retries = 0 if fixed is not None else self._retries_of(pipeline.policy)
+        self._retries = 0 if fixed is not None else pipeline.policy.async_retries
         self._last_broker: str | None = None
         self._queue: MessageQueue | None = fixed
         self._address = ""
@@ -290,19 +294,47 @@ class Send(Submitted):
         in_flight.hand_over(self)
         return self.promise
 
-    def _retries_of(self, policy: RetryPolicy) -> int:
-        return policy.async_retries
+    def send(self) -> SendResult:
+        """Return the result, or raise the error. Uses no slot in flight."""
+        self.mode, self.places = "sync", 0
+        if self._fixed is None:
+            self._retries = self._pipeline.policy.sync_retries
+        calls: SimpleQueue[Any] = SimpleQueue()  # and finally the outcome
+        self._waiting = calls.put
+        try:
+            self._first = self.attempt()
+            self._pipeline.post(self.taken)
+            while callable(next_ := calls.get(True, max(0.0, self._until - time.monotonic()) + LOOP_MARGIN_S)):
+                next_()
+        except BaseException as cause:
+            error = self._late(None) if isinstance(cause, Empty) else interrupted(self._out.topic, cause)
+            self._pipeline.post(partial(self._left, calls, error))
+            if isinstance(cause, Empty):  # the loop, which reports the deadline, has ended with the interpreter
+                raise error from None
+            raise
+        if isinstance(next_, SendResult):
+            return next_
+        raise next_
+
+    def _left(self, calls: SimpleQueue[Any], error: RemotingError) -> None:
+        """End a send whose caller does not wait any more. The thread of hooks makes the calls that are left."""
+        if self.connection is not None:
+            self.connection.forget(self)
+        self.close(error)
+        while not calls.empty():
+            call = calls.get()
+            if callable(call):
+                self._pipeline.hook_thread.submit(call)
 
     def taken(self) -> None:
-        if self._pipeline.closed:
-            self._failed(closed())
-            return
-        in_flight = self._pipeline.in_flight
+        in_flight, first = self._pipeline.in_flight, self._first
+        del self._first  # a reference to itself: only the garbage collector would free it
         in_flight.taken += self.places
         in_flight.add(self)
-        first = self._first
-        del self._first  # a reference to itself: only the garbage collector would free it
-        first()
+        if self._pipeline.closed:
+            self.close(closed())
+        else:
+            first()
 
     def attempt(self) -> Callable[[], object]:
         """Prepare an attempt, and return the call that makes it. May block."""
@@ -332,7 +364,7 @@ class Send(Submitted):
             self._pieces = pipeline.instance.remoting.prepare(address, request, self)
             return self._launch
         except RocketError as error:
-            return partial(self._attempted, None, error)
+            return partial(self.respond, None, error)
         except Exception as error:
             return partial(self.end, None, error)
 
@@ -341,14 +373,11 @@ class Send(Submitted):
         if self.connection is not None and self in self._pipeline.in_flight.sends:
             self.connection.send(self, pieces)
 
-    def respond(self, response: RemotingCommand) -> None:
-        self._attempted(response, None)
-
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)
-        self._attempted(None, error)
+        self.respond(None, error)
 
-    def _attempted(self, response: RemotingCommand | None, error: RocketError | None) -> None:
+    def respond(self, response: RemotingCommand | None, error: RocketError | None = None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
         if queue is None or self not in pipeline.in_flight.sends:
             return  # it has ended in the meantime
@@ -379,7 +408,7 @@ class Send(Submitted):
 
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
         if result is not None and result.status is SendStatus.SEND_OK:
-            self.end(result, None)
+            self._settle(result, None)
         elif self in self._pipeline.in_flight.sends:
             self._retry_or_end(result, error)
 
@@ -408,16 +437,13 @@ class Send(Submitted):
     def _retry(self, refresh: bool) -> None:
         instance = self._pipeline.instance
         instance.remoting.call_at(self._until, lambda: self.end(None, self._late(None)))
-        instance.later(lambda: self._next(refresh))
+        (self._waiting or instance.later)(partial(self._next, refresh))
 
     def _next(self, refresh: bool) -> None:
         if self in self._pipeline.in_flight.sends:
             if refresh:
                 self._pipeline.router.refresh(self._out.topic, self._until)
-            self._begin(self.attempt())
-
-    def _begin(self, begin: Callable[[], object]) -> None:
-        loop_thread().post(begin)
+            self._pipeline.post(self.attempt())
 
     def _hooked(
         self, then: Callable[[SendResult | None, Any], object], result: SendResult | None, error: Exception | None
@@ -428,12 +454,15 @@ class Send(Submitted):
             then(result, error)
         else:
             context.result, context.error, context.broker_address = result, error, self._address
-            self._run_hooks(context, partial(then, result, error))
+            submit = self._waiting or self._pipeline.hook_thread.submit
+            submit(partial(self._run_hooks, context, partial(then, result, error)))
 
     def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
         assert self._pipeline.hooks is not None
-        self._pipeline.hook_thread.submit(partial(self._pipeline.hooks.after, context))
-        self._pipeline.hook_thread.submit(partial(loop_thread().post, then))
+        try:
+            self._pipeline.hooks.after(context)
+        finally:
+            self._pipeline.post(then)
 
     def _late(self, error: RocketError | None) -> RemotingTimeoutError:
         return late(self._out.topic, self._time, error)
@@ -443,10 +472,10 @@ class Send(Submitted):
         if self in self._pipeline.in_flight.sends:
             self._hooked(self._settle, result, error)
 
-    def close(self) -> None:
+    def close(self, error: RocketError) -> None:
         """End the send now, without waiting for its hooks."""
-        self._hooked(lambda *_: None, None, closed())
-        self._settle(None, closed())
+        self._hooked(lambda *_: None, None, error)
+        self._settle(None, error)
 
     def _settle(self, result: SendResult | None, error: Exception | None) -> None:
         """Settle the promise, once."""
@@ -454,88 +483,19 @@ class Send(Submitted):
         if not in_flight.remove(self):
             return
         in_flight.release(self.places)
-        if self.connection is not None:
-            with_callbacks_on(self.connection.callbacks, self._pass_on, result, error)
+        pass_on: Callable[[Any], object] = self._succeeded if error is None else self._failed
+        if self._waiting is not None:
+            self._waiting(error or result)
+        elif self.connection is not None:
+            with_callbacks_on(self.connection.callbacks, pass_on, error or result)
         else:
-            self._pass_on(result, error)
-
-    def _pass_on(self, result: SendResult | None, error: Exception | None) -> None:
-        if error is not None:
-            self._failed(error)
-        else:
-            assert result is not None
-            self._succeeded(result)
+            pass_on(error or result)
 
     def _succeeded(self, result: SendResult) -> None:
         self.promise.resolve(result)
 
     def _failed(self, error: Exception) -> None:
         self.promise.fail(error)
-
-
-class SyncSend(Send):
-    """A send whose caller waits and handles responses, hooks and retries. It uses no slot in flight."""
-
-    mode = "sync"
-    _responses: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
-    _outcome: SendResult | Exception | None = None
-
-    def _retries_of(self, policy: RetryPolicy) -> int:
-        return policy.sync_retries
-
-    def send(self) -> SendResult:
-        """Return the result, or raise the error."""
-        self._responses = SimpleQueue()
-        in_flight = self._pipeline.in_flight
-        try:
-            in_flight.add(self)
-            self.attempt()()
-            while self._outcome is None:
-                self._handle_next()  # a nested try would have a line that no handler covers in Python 3.11
-        except BaseException as cause:
-            self.abandon()
-            self.end(None, interrupted(self._out.topic, cause))
-            raise
-        if isinstance(self._outcome, SendResult):
-            return self._outcome
-        raise self._outcome
-
-    def _handle_next(self) -> None:
-        try:  # the loop reports the deadline, unless it has ended, at the interpreter's exit
-            response, error = self._responses.get(True, self.timeout + LOOP_MARGIN_S)
-        except Empty:
-            self.end(None, self._late(None))
-        else:
-            self._attempted(response, error)
-
-    def respond(self, response: RemotingCommand) -> None:
-        self._responses.put((response, None))
-
-    def fail(self, error: BaseException) -> None:
-        assert isinstance(error, RocketError)
-        self._responses.put((None, error))
-
-    def close(self) -> None:
-        self.fail(closed())
-
-    def _launch(self) -> None:
-        assert self.connection is not None
-        self.connection.post(partial(self.connection.send, self, self._pieces))
-
-    def _retry(self, refresh: bool) -> None:
-        self._next(refresh)
-
-    def _begin(self, begin: Callable[[], object]) -> None:
-        begin()
-
-    def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
-        assert self._pipeline.hooks is not None
-        self._pipeline.hooks.after(context)
-        then()
-
-    def _settle(self, result: SendResult | None, error: Exception | None) -> None:
-        self._pipeline.in_flight.remove(self)
-        self._outcome = error or result
 
 
 def may_be_stale(error: RocketError) -> bool:

@@ -40,7 +40,7 @@ from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.send.outgoing import Packer, split_batch
-from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, SyncSend, late
+from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import (
     FaultStrategy,
@@ -100,7 +100,6 @@ RETRY_RESPONSE_CODES = frozenset(
 
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Send)
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
@@ -332,7 +331,7 @@ class Producer(Client):
 
     def _send(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> SendResult:
         if self._batch_limits is None or not isinstance(message, Message):
-            return self._new(SyncSend, message, timeout, where).send()
+            return self._new(message, timeout, where).send()
         try:
             return self._send_async(message, timeout, where).result(timeout + TIMER_GRACE_S)
         except TimeoutError:
@@ -345,7 +344,7 @@ class Producer(Client):
             promise = self._accumulate(message, timeout, where)
             if promise is not None:
                 return promise
-        return self._new(Send, message, timeout, where).send_async()
+        return self._new(message, timeout, where).send_async()
 
     def _send_oneway(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> None:
         deadline = time.monotonic() + timeout
@@ -353,11 +352,11 @@ class Producer(Client):
         pipeline = self._running()
         pipeline.send_oneway(out, message, pipeline.router.fixed(message, where, deadline), deadline)
 
-    def _new(self, kind: type[S], message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> S:
+    def _new(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> Send:
         deadline = time.monotonic() + timeout
         out = self._packer.pack(message)
         pipeline = self._running()
-        return kind(pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline)
+        return Send(pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline)
 
     def _accumulate(self, message: Message, timeout: float, where: QueueChoice) -> Promise[SendResult] | None:
         """Add a message to a batch; None if it must be sent alone."""
@@ -384,7 +383,7 @@ class Producer(Client):
         """
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count)
-        return SyncSend(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send()
+        return Send(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send()
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
