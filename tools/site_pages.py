@@ -119,7 +119,7 @@ def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
         {"name": "中文", "lang": "zh", "link": pages.get(here.replace(".md", ".zh.md"), pages["index.zh.md"])},
     ]
     context["nav"] = copy.copy(nav)
-    translated = [item for item in nav.items if item.title == _CHINESE_SECTION]
+    translated = [item for section in nav.items if section.title == _CHINESE_SECTION for item in section.children]
     others = [item for item in nav.items if item.title != _CHINESE_SECTION]
     context["nav"].items = [*translated, *others] if chinese else others
     if chinese:
