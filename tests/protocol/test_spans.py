@@ -14,6 +14,10 @@ from spark_rocket.protocol.record.spans import ByteArray, Ints, copy_spans, java
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"LONG_NAME_OF_A_PROPERTY")
 PIECES = st.sampled_from([*NAMES, b"\x01", b"\x02", b"a", b"\0", b" ", "é".encode(), b"NAME", b"\xff"])
+FRAGMENTS = [
+    *(b"\n", b"a", b"\xff", b"\x80", b"\xed\xa0\x80", b"\xc0\x80"),
+    *(letter.encode()[:size] for letter in "é中🚀" for size in range(1, len(letter.encode()) + 1)),
+]
 lengths = st.integers(0, 20) | st.integers(0, 1200) | st.just(32) | st.integers(4000, 9000)
 
 
@@ -47,6 +51,16 @@ def test_hashes(texts: list[str]) -> None:
     assert java_hashes(raw, starts, starts + sizes, before).view(np.int32).tolist() == [
         java_hash(f"{number}#{text}") for number, text in enumerate(clean)
     ]
+
+
+@given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=5).map(b"".join) | st.binary(max_size=20), max_size=9))
+def test_hashes_of_invalid_strings(texts: list[bytes]) -> None:
+    """Sequences that end with their string, or would continue in the next one; and the newlines around them."""
+    raw, starts, sizes = joined(texts)
+    pad = int(sizes.max(initial=0))
+    raw, starts = np.concatenate((np.full(pad, 77, np.uint8), raw)), starts + pad
+    found = java_hashes(raw, starts, starts + sizes)
+    assert found.view(np.int32).tolist() == [java_hash(text.decode("utf-8", "replace")) for text in texts]
 
 
 @settings(max_examples=300, deadline=None)

@@ -66,6 +66,7 @@ from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_
 from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows, value_offsets
 from spark_rocket.protocol.record.namespaced import renamed
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT
+from spark_rocket.protocol.record.spans import java_hashes
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -86,8 +87,6 @@ _TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
 _TRANSIENT = "__RMQ.TRANSIENT."
 
 _PLAIN, _COMPRESSED, _DELAYED = range(3)
-_HASHED_AT_ONCE = 2000  # strings: bounds the memory for long ones
-_INVERSE_OF_31 = pow(31, -1, 1 << 32)
 _RESERVED_BYTES = 40_000  # more than any message's properties and what compression adds to incompressible bytes
 
 
@@ -418,36 +417,16 @@ def _numbers(array: pa.Array, default: int) -> I64:
 
 
 def _java_hashes(texts: pa.Array) -> I64:
-    """Return Java's ``String.hashCode`` of each string, which is a polynomial of its UTF-16 units at 31.
-
-    The sums of ``unit * 31 ** -place`` up to the ends of a string differ by its hash, divided by a power of 31: 31 has
-    an inverse modulo 2 ** 32.
-
-    ``spans.java_hashes`` is for records: any bytes, which may be invalid UTF-8, anywhere in a block. It decodes strings
-    that are not ASCII one by one; Arrow's strings are valid and need not be.
-    """
-    parts = [_some_java_hashes(texts.slice(low, _HASHED_AT_ONCE)) for low in range(0, len(texts), _HASHED_AT_ONCE)]
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _some_java_hashes(texts: pa.Array) -> I64:
-    offsets = value_offsets(texts)
-    first, last = int(offsets[0]), int(offsets[-1])
-    raw = memoryview(texts.buffers()[2] or b"")[first:last].tobytes()
-    edges, units = offsets - first, np.frombuffer(raw, np.uint8)
-    if not raw.isascii():
-        starts = np.add((units & 0xC0) != 0x80, units >= 0xF0, dtype=np.int64)  # units that begin with each byte
-        edges = np.append(0, np.cumsum(starts))[edges]
-        units = np.frombuffer(raw.decode().encode("utf-16-le"), np.uint16)
-    powers = np.full((2, len(units) + 1), [[31], [_INVERSE_OF_31]], np.uint32)
-    powers[:, 0] = 1
-    np.multiply.accumulate(powers, axis=1, out=powers)  # wraps at 32 bits, as Java's int does
-    sums = np.zeros(len(units) + 1, np.uint32)
-    np.cumsum(units * powers[1, :-1], dtype=np.uint32, out=sums[1:])
-    # The last unit of a string counts once: its place, not the string's end, is the exponent.
-    hashes = (sums[edges[1:]] - sums[edges[:-1]]) * powers[0, edges[1:] - 1]
-    hashes[edges[1:] == edges[:-1]] = 0
-    signed: I64 = hashes.view(np.int32).astype(np.int64)
+    """Return Java's ``String.hashCode`` of each string."""
+    edges = value_offsets(texts)
+    first, last = int(edges[0]), int(edges[-1])
+    if first == last:  # may have no buffers
+        return np.zeros(len(texts), np.int64)
+    pad = int(np.diff(edges).max())  # for java_hashes()
+    raw = np.zeros(pad + last - first, np.uint8)
+    raw[pad:] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
+    edges += pad - first
+    signed: I64 = java_hashes(raw, edges[:-1], edges[1:]).view(np.int32).astype(np.int64)
     return signed
 
 

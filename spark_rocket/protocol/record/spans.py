@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.layout import CRC_MASK, INT
 
 ByteArray = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
+Units = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 _ASCII_END = 0x80
+_NEWLINE = 0x0A
 _VIEWED = 2048  # for strings up to this mean length a copy is cheaper than a view
 _LARGE = 4096  # strings from this length on are copied one by one
 _PASS_BYTES = 1 << 18  # copied at once: the intermediate memory stays in a core's cache
@@ -65,9 +66,10 @@ def void_type(width: int) -> np.dtype[np.void]:
     return np.dtype(f"V{width}")
 
 
-def blocks(raw: ByteArray, width: int) -> npt.NDArray[np.void]:
-    """Return a view of the ``width`` bytes from every place of ``raw`` on."""
-    return np.ndarray((max(len(raw) - width + 1, 0),), void_type(width), raw, strides=(1,))
+def blocks(raw: Units, width: int) -> npt.NDArray[np.void]:
+    """Return a view of the ``width`` units (in general bytes) from every place of ``raw`` on."""
+    size = raw.itemsize
+    return np.ndarray((max(len(raw) - width + 1, 0),), void_type(width * size), raw, strides=(size,))
 
 
 def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
@@ -140,23 +142,41 @@ def java_hashes(raw: ByteArray, starts: Ints, ends: Ints, before: Hashes | None 
     """Return Java's ``String.hashCode`` of strings in UTF-8, as unsigned numbers.
 
     ``before``: the hash of a string before each of them. Before the first string, ``raw`` must have as many bytes as
-    the longest string.
+    the longest string. Invalid bytes count as U+FFFD.
     """
+    hashes = np.zeros(len(starts), np.uint32) if before is None else before
+    if int(raw.max(initial=0)) < _ASCII_END:
+        return _hash_units(raw, starts, ends, hashes)
+    high = np.flatnonzero(raw >= _ASCII_END)
+    is_ascii = np.searchsorted(high, starts) == np.searchsorted(high, ends)
+    rows, others = np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)
+    found = np.empty_like(hashes)
+    found[rows] = _hash_units(raw, starts[rows], ends[rows], hashes[rows])
+    sums = (ends[others] - starts[others]).cumsum()
+    cuts = np.searchsorted(sums, np.arange(_MATRIX_BYTES, sums[-1] if len(sums) else 0, _MATRIX_BYTES))
+    for part in np.split(others, cuts):
+        if len(part):
+            found[part] = _hash_units(*_utf16(raw, starts[part], ends[part]), hashes[part])
+    return found
+
+
+def _hash_units(units: Units, starts: Ints, ends: Ints, before: Hashes) -> Hashes:
+    """Hash strings of these units, continued from the hashes ``before``."""
     lengths = ends - starts
-    hashes = np.zeros(len(starts), np.uint32) if before is None else before.copy()
+    hashes = before.copy()
     for rows, _, width in _groups(lengths, _SHORT):
         if not width:
             continue
         of_group, step = np.arange(len(starts))[rows], max(_MATRIX_BYTES // width, 1)
         for at in range(0, len(of_group), step):
             part = of_group[at : at + step]
-            hashes[part] = _hash_rows(raw, width, ends[part], lengths[part], hashes[part])
+            hashes[part] = _hash_rows(units, width, ends[part], lengths[part], hashes[part])
     return hashes
 
 
-def _hash_rows(raw: ByteArray, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
-    """Hash strings of up to ``width`` bytes, as the rows of a matrix, with zeros on the left."""
-    cells = blocks(raw, width)[ends - width].view(np.uint8).reshape(-1, width)
+def _hash_rows(units: Units, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
+    """Hash strings of up to ``width`` units, as the rows of a matrix, with zeros on the left."""
+    cells = blocks(units, width)[ends - width].view(units.dtype).reshape(-1, width)
     powers = _powers(1 << width.bit_length())[-width - 1 :]
     scale: Any = powers[0]
     if int(lengths.min()) < width:
@@ -164,9 +184,21 @@ def _hash_rows(raw: ByteArray, width: int, ends: Ints, lengths: Ints, before: Ha
         scale = powers[width - lengths]
     hashes: Hashes = np.einsum("ij,j->i", cells, powers[1:], dtype=np.uint32, casting="unsafe")
     hashes += before * scale
-    if int(cells.max()) >= _ASCII_END:
-        for row in np.flatnonzero(cells.max(axis=1) >= _ASCII_END).tolist():
-            text = cells[row, width - lengths[row] :].tobytes().decode("utf-8", "replace")
-            units = len(text.encode("utf-16-le")) // 2
-            hashes[row] = (int(before[row]) * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
     return hashes
+
+
+def _utf16(raw: ByteArray, starts: Ints, ends: Ints) -> tuple[Units, Ints, Ints]:
+    """Return strings in UTF-16, and the start and end of each.
+
+    All are decoded at once, with a newline before and after each string: a newline is one byte and one unit, and ends
+    an invalid sequence like the end of the text does. So the newlines of both forms correspond.
+    """
+    lengths = ends - starts
+    pad = int(lengths.max()) + 1  # for java_hashes()
+    places = (lengths + 1).cumsum() + pad - lengths - 1
+    text = np.full(int(places[-1] + lengths[-1]) + 1, _NEWLINE, np.uint8)
+    copy_spans(raw, starts, lengths, text, places)
+    units = np.frombuffer(text.tobytes().decode("utf-8", "replace").encode("utf-16-le"), np.dtype("<u2"))
+    of_bytes, of_units = np.flatnonzero(text == _NEWLINE), np.flatnonzero(units == _NEWLINE)
+    before, after = (of_units[np.searchsorted(of_bytes, edges)] for edges in (places - 1, places + lengths))
+    return units, before + 1, after
