@@ -12,7 +12,7 @@ from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.client import CLUSTERING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LockBatchRequestBody(Body):
     """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
@@ -22,14 +22,14 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LockBatchResponseBody(Body):
     """Response to LOCK_BATCH_MQ: the queues that are now locked for the caller."""
 
     lock_ok_mq_set: list[MessageQueue] = field(default_factory=list, metadata={"wire": "lockOKMQSet"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryAssignmentRequestBody(Body):
     """Body of QUERY_ASSIGNMENT."""
 
@@ -40,7 +40,7 @@ class QueryAssignmentRequestBody(Body):
     message_model: str = CLUSTERING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class MessageQueueAssignment(Body):
     """One queue of a consumer's share. ``mode`` is PULL or POP."""
 
@@ -49,14 +49,14 @@ class MessageQueueAssignment(Body):
     attachments: dict[str, str] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryAssignmentResponseBody(Body):
     """Response to QUERY_ASSIGNMENT. None: the assignment is unchanged; an empty list removes all queues."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SetMessageRequestModeRequestBody(Body):
     """Body of SET_MESSAGE_REQUEST_MODE."""
 

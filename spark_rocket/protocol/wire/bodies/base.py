@@ -16,6 +16,7 @@ from dataclasses import fields
 from types import NoneType
 from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
+from spark_rocket.common.values import Value
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.buffers import Buffer
@@ -26,8 +27,8 @@ _Reader: TypeAlias = Callable[[Any], Any]
 _Table: TypeAlias = tuple[tuple[str, str, _Reader], ...]  # attribute, wire name, reader; sorted by wire name
 
 
-class Body:
-    """Base class of all typed bodies."""
+class Body(Value):
+    """Base class of all typed bodies, which are dataclasses without methods for equality and text of their own."""
 
     __slots__ = ()
 

@@ -20,7 +20,7 @@ CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SubscriptionData(Body):
     """A consumer's subscription to a topic. A larger ``sub_version`` (ms) replaces a stored one."""
 
@@ -45,14 +45,14 @@ class SubscriptionData(Body):
         return cls(topic, text, sorted(tags.tags), sorted(tags.codes), version)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerData(Body):
     """A producer group of a client."""
 
     group_name: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerData(Body):
     """A consumer group of a client, and its subscriptions."""
 
@@ -64,7 +64,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class HeartbeatData(Body):
     """Body of HEART_BEAT."""
 
@@ -75,14 +75,14 @@ class HeartbeatData(Body):
     without_sub: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerListByGroupResponseBody(Body):
     """Response to GET_CONSUMER_LIST_BY_GROUP: client ids."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CheckClientRequestBody(Body):
     """Body of CHECK_CLIENT_CONFIG: whether the broker supports a filter."""
 

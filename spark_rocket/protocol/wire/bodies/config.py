@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 from spark_rocket.protocol.wire.json import REQUEST_LIMITS, dumps_standard, loads_tolerant
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DataVersion(Body):
     """The version of a table: grows with each change. Compared as a whole; ``timestamp`` is the time in ms."""
 
@@ -27,7 +27,7 @@ class DataVersion(Body):
         return DataVersion(self.state_version, now_ms, self.counter + 1)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicConfig(Body):
     """A topic on one broker."""
 
@@ -65,7 +65,7 @@ class TopicConfig(Body):
         return topic
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicConfigSerializeWrapper(Body):
     """``topics.json``, the response to GET_ALL_TOPIC_CONFIG, and the topics of a registration."""
 
@@ -76,7 +76,7 @@ class TopicConfigSerializeWrapper(Body):
     mapping_data_version: DataVersion | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SubscriptionGroupConfig(Body):
     """A consumer group on one broker."""
 
@@ -97,7 +97,7 @@ class SubscriptionGroupConfig(Body):
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SubscriptionGroupWrapper(Body):
     """``subscriptionGroup.json`` and the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
@@ -106,7 +106,7 @@ class SubscriptionGroupWrapper(Body):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerOffsetSerializeWrapper(Body):
     """``consumerOffset.json`` and the response to GET_ALL_CONSUMER_OFFSET: ``topic@group`` -> queue -> next offset."""
 
@@ -114,7 +114,7 @@ class ConsumerOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DelayOffsetSerializeWrapper(Body):
     """``delayOffset.json`` and the response to GET_ALL_DELAY_OFFSET: delay level -> next offset."""
 
@@ -122,14 +122,14 @@ class DelayOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CreateTopicListRequestBody(Body):
     """Body of UPDATE_AND_CREATE_TOPIC_LIST."""
 
     topic_config_list: list[TopicConfig] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SubscriptionGroupList(Body):
     """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
@@ -139,7 +139,7 @@ class SubscriptionGroupList(Body):
 # --- accounts (ACL 1.0): common.PlainAccessConfig, GetBrokerClusterAclConfigResponseBody -----------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PlainAccessConfig(Body):
     """An account of ``plain_acl.yml``; None for missing values. The secret is excluded from the repr."""
 
@@ -153,7 +153,7 @@ class PlainAccessConfig(Body):
     group_perms: list[str] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ClusterAclConfig(Body):
     """Response to GET_BROKER_CLUSTER_ACL_CONFIG."""
 
@@ -167,7 +167,7 @@ class ClusterAclConfig(Body):
 # --- users and policies (ACL 2.0): remoting.protocol.body.{UserInfo, AclInfo} ----------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UserInfo(Body):
     """A user; None for what does not change. The password is excluded from the repr."""
 
@@ -177,7 +177,7 @@ class UserInfo(Body):
     user_status: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PolicyEntryInfo(Body):
     """A permission: actions on a resource (``Topic:orders``, ``Topic:orders*``, ``*``), allowed or denied."""
 
@@ -187,7 +187,7 @@ class PolicyEntryInfo(Body):
     decision: str = "Allow"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PolicyInfo(Body):
     """Permissions of one type: Custom, or Default, which apply where no custom one does."""
 
@@ -195,7 +195,7 @@ class PolicyInfo(Body):
     entries: list[PolicyEntryInfo] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AclInfo(Body):
     """The permissions of a subject (``User:alice``)."""
 

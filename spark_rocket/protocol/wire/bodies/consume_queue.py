@@ -11,7 +11,7 @@ from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeQueueData(Body):
     """One entry of a consume queue."""
 
@@ -24,7 +24,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumeQueueResponseBody(Body):
     """Response to QUERY_CONSUME_QUEUE."""
 

@@ -29,14 +29,14 @@ PROP_CLIENT_VERSION = "PROP_CLIENT_VERSION"
 PROP_CONSUMER_START_TIMESTAMP = "PROP_CONSUMER_START_TIMESTAMP"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ResetOffsetBody(Body):
     """Response to INVOKE_BROKER_TO_RESET_OFFSET, body of RESET_CONSUMER_CLIENT_OFFSET."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class MessageQueueForC(Body):
     """A queue and an offset, for clients that cannot read maps with queues as keys."""
 
@@ -46,14 +46,14 @@ class MessageQueueForC(Body):
     offset: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ResetOffsetBodyForC(Body):
     """Body of RESET_CONSUMER_CLIENT_OFFSET to a client in C++."""
 
     offset_table: list[MessageQueueForC] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerStatusBody(Body):
     """Response to GET_CONSUMER_STATUS_FROM_CLIENT: a client sends its own offsets, the broker those by client id."""
 
@@ -61,7 +61,7 @@ class GetConsumerStatusBody(Body):
     consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ProcessQueueInfo(Body):
     """A queue assigned to a consumer."""
 
@@ -81,7 +81,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PopProcessQueueInfo(Body):
     """A queue that a consumer pops from."""
 
@@ -90,7 +90,7 @@ class PopProcessQueueInfo(Body):
     last_pop_timestamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeStatus(Body):
     """The pull and consume rates of a topic; times in ms, numbers per second."""
 
@@ -102,7 +102,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerRunningInfo(Body):
     """Response to GET_CONSUMER_RUNNING_INFO: ``status_table`` is by topic, ``jstack`` has requested thread stacks."""
 
@@ -115,7 +115,7 @@ class ConsumerRunningInfo(Body):
     jstack: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeMessageDirectlyResult(Body):
     """Response to CONSUME_MESSAGE_DIRECTLY; ``consume_result`` is one of the ``CR_`` words."""
 
@@ -129,7 +129,7 @@ class ConsumeMessageDirectlyResult(Body):
 # --- POP: BatchAck, BatchAckMessageRequestBody -----------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BatchAck(Body):
     """Acks of one check point. ``retry``: the flag of its topic; ``bit_set``: base64, or a list of bytes."""
 
@@ -144,7 +144,7 @@ class BatchAck(Body):
     bit_set: object = field(default=None, metadata={"wire": "b", "unit": "bits"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BatchAckMessageRequestBody(Body):
     """BATCH_ACK_MESSAGE."""
 

@@ -33,7 +33,7 @@ _INT = struct.Struct(">i")
 _REMEDY = 'The body is damaged, or its header\'s "compressed" is wrong: let the broker register again.'
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RegisterBrokerBody(Body):
     """A broker's topics and filter servers."""
 

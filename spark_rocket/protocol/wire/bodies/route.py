@@ -16,7 +16,7 @@ MAX_QUEUES = 65_536  # of a topic on one broker
 MAX_ROUTE_QUEUES = 131_072  # of a topic on all brokers
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueueData(Body):
     """The queues of one topic on one broker."""
 
@@ -35,7 +35,7 @@ class QueueData(Body):
         return self.perm & PERM_WRITE != 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerData(Body):
     """A broker name and its addresses: 0 is the master, others are slaves."""
 
@@ -54,7 +54,7 @@ class BrokerData(Body):
         return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicRouteData(Body):
     """Response to GET_ROUTEINFO_BY_TOPIC. Write ``to_json(standard=True)`` for clients of version 401 and above."""
 
@@ -74,7 +74,7 @@ class TopicRouteData(Body):
             )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ClusterInfo(Body):
     """Response to GET_BROKER_CLUSTER_INFO."""
 
@@ -82,7 +82,7 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicList(Body):
     """Names of topics."""
 
@@ -90,14 +90,14 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class KVTable(Body):
     """Names and values: a namespace of the name server's KV configuration, a broker's runtime information."""
 
     table: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerMemberGroup(Body):
     """The live members of one broker name."""
 
@@ -106,7 +106,7 @@ class BrokerMemberGroup(Body):
     broker_addrs: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetBrokerMemberGroupResponseBody(Body):
     """Response to GET_BROKER_MEMBER_GROUP."""
 

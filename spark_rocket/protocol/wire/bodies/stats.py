@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicOffset(Body):
     """The offsets of a queue."""
 
@@ -23,7 +23,7 @@ class TopicOffset(Body):
     last_update_timestamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicStatsTable(Body):
     """Response to GET_TOPIC_STATS_INFO."""
 
@@ -31,7 +31,7 @@ class TopicStatsTable(Body):
     topic_put_tps: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class OffsetWrapper(Body):
     """The progress of a group in a queue; the lag is ``broker_offset - consumer_offset``."""
 
@@ -41,7 +41,7 @@ class OffsetWrapper(Body):
     last_timestamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeStats(Body):
     """Response to GET_CONSUME_STATS."""
 
@@ -53,14 +53,14 @@ class ConsumeStats(Body):
         return sum(offset.broker_offset - offset.consumer_offset for offset in self.offset_table.values())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GroupList(Body):
     """Names of groups."""
 
     group_list: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Connection(Body):
     """A client on a broker."""
 
@@ -70,7 +70,7 @@ class Connection(Body):
     version: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerConnection(Body):
     """Response to GET_CONSUMER_CONNECTION_LIST."""
 
@@ -81,14 +81,14 @@ class ConsumerConnection(Body):
     consume_from_where: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerConnection(Body):
     """Response to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueueTimeSpan(Body):
     """The time span of a queue's messages, and the position of a group, in ms."""
 
@@ -99,14 +99,14 @@ class QueueTimeSpan(Body):
     delay_time: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumeTimeSpanBody(Body):
     """Response to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QuerySubscriptionResponseBody(Body):
     """Response to QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
@@ -115,7 +115,7 @@ class QuerySubscriptionResponseBody(Body):
     subscription_data: SubscriptionData | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeStatsList(Body):
     """Response to GET_BROKER_CONSUME_STATS: a map per group with the content of GET_CONSUME_STATS by topic."""
 
@@ -125,7 +125,7 @@ class ConsumeStatsList(Body):
     total_inflight_diff: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerInfo(Body):
     """A producer on a broker; ``remote_ip`` is its address with the port."""
 
@@ -136,14 +136,14 @@ class ProducerInfo(Body):
     last_update_timestamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerTableInfo(Body):
     """Response to GET_ALL_PRODUCER_INFO: group -> members."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerStatsItem(Body):
     """A sum over a period, the rate per second, and the average per call."""
 
@@ -152,7 +152,7 @@ class BrokerStatsItem(Body):
     avgpt: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerStatsDataBody(Body):
     """Response to VIEW_BROKER_STATS_DATA."""
 
@@ -164,7 +164,7 @@ class BrokerStatsDataBody(Body):
 # --- replication and timer: HARuntimeInfo, store.timer.TimerMetrics --------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class HAConnectionRuntimeInfo(Body):
     """A slave, as reported by its master."""
 
@@ -176,7 +176,7 @@ class HAConnectionRuntimeInfo(Body):
     transfer_from_where: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class HAClientRuntimeInfo(Body):
     """A slave, as reported by itself."""
 
@@ -189,7 +189,7 @@ class HAClientRuntimeInfo(Body):
     activated: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class HARuntimeInfo(Body):
     """Response to GET_BROKER_HA_STATUS."""
 
@@ -200,7 +200,7 @@ class HARuntimeInfo(Body):
     ha_client_runtime_info: HAClientRuntimeInfo = field(default_factory=HAClientRuntimeInfo)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TimerMetric(Body):
     """The number of pending timed messages of a topic."""
 
@@ -208,7 +208,7 @@ class TimerMetric(Body):
     time_stamp: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TimerMetricsSerializeWrapper(Body):
     """Response to GET_TIMER_METRICS."""
 

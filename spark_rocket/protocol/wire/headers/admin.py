@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CreateTopicRequestHeader(Header):
     """UPDATE_AND_CREATE_TOPIC."""
 
@@ -27,14 +27,14 @@ class CreateTopicRequestHeader(Header):
     force: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteTopicRequestHeader(Header):
     """DELETE_TOPIC_IN_BROKER."""
 
     topic: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetAllTopicConfigRequestHeader(Header):
     """GET_ALL_TOPIC_CONFIG."""
 
@@ -43,21 +43,21 @@ class GetAllTopicConfigRequestHeader(Header):
     max_topic_num: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetTopicConfigRequestHeader(Header):
     """GET_TOPIC_CONFIG."""
 
     topic: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetTopicStatsInfoRequestHeader(Header):
     """GET_TOPIC_STATS_INFO."""
 
     topic: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumeStatsRequestHeader(Header):
     """GET_CONSUME_STATS."""
 
@@ -66,28 +66,28 @@ class GetConsumeStatsRequestHeader(Header):
     topic_list: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumeStatsInBrokerRequestHeader(Header):
     """GET_BROKER_CONSUME_STATS: of topics that are ordered only, or of all."""
 
     is_order: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerConnectionListRequestHeader(Header):
     """GET_CONSUMER_CONNECTION_LIST."""
 
     consumer_group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetProducerConnectionListRequestHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST."""
 
     producer_group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ResetOffsetRequestHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET."""
 
@@ -99,7 +99,7 @@ class ResetOffsetRequestHeader(Header):
     offset: Long | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteSubscriptionGroupRequestHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP."""
 
@@ -108,7 +108,7 @@ class DeleteSubscriptionGroupRequestHeader(Header):
     remove_offset: bool = False  # what 4.9 clients call it
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetAllSubscriptionGroupRequestHeader(Header):
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
@@ -117,28 +117,28 @@ class GetAllSubscriptionGroupRequestHeader(Header):
     max_group_num: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetSubscriptionGroupConfigRequestHeader(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
 
     group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryTopicConsumeByWhoRequestHeader(Header):
     """QUERY_TOPIC_CONSUME_BY_WHO."""
 
     topic: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryTopicsByConsumerRequestHeader(Header):
     """QUERY_TOPICS_BY_CONSUMER."""
 
     group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QuerySubscriptionByConsumerRequestHeader(Header):
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
@@ -146,7 +146,7 @@ class QuerySubscriptionByConsumerRequestHeader(Header):
     topic: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumeTimeSpanRequestHeader(Header):
     """QUERY_CONSUME_TIME_SPAN."""
 
@@ -154,7 +154,7 @@ class QueryConsumeTimeSpanRequestHeader(Header):
     group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CloneGroupOffsetRequestHeader(Header):
     """CLONE_GROUP_OFFSET."""
 
@@ -164,7 +164,7 @@ class CloneGroupOffsetRequestHeader(Header):
     offline: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerRunningInfoRequestHeader(Header):
     """GET_CONSUMER_RUNNING_INFO."""
 
@@ -173,7 +173,7 @@ class GetConsumerRunningInfoRequestHeader(Header):
     jstack_enable: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerStatusRequestHeader(Header):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
 
@@ -182,7 +182,7 @@ class GetConsumerStatusRequestHeader(Header):
     client_addr: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumeMessageDirectlyResultRequestHeader(Header):
     """CONSUME_MESSAGE_DIRECTLY."""
 
@@ -195,7 +195,7 @@ class ConsumeMessageDirectlyResultRequestHeader(Header):
     group_sys_flag: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ResumeCheckHalfMessageRequestHeader(Header):
     """RESUME_CHECK_HALF_MESSAGE."""
 
@@ -203,7 +203,7 @@ class ResumeCheckHalfMessageRequestHeader(Header):
     msg_id: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ViewBrokerStatsDataRequestHeader(Header):
     """VIEW_BROKER_STATS_DATA."""
 
@@ -214,7 +214,7 @@ class ViewBrokerStatsDataRequestHeader(Header):
 # --- accounts (ACL 1.0) -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CreateAccessConfigRequestHeader(Header):
     """UPDATE_AND_CREATE_ACL_CONFIG: lists with commas between; what is absent stays, but ``admin``, which is false."""
 
@@ -228,14 +228,14 @@ class CreateAccessConfigRequestHeader(Header):
     group_perms: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteAccessConfigRequestHeader(Header):
     """DELETE_ACL_CONFIG."""
 
     access_key: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: the whole list, with commas between."""
 
@@ -243,7 +243,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     acl_file_full_path: str | None = None  # 5.x, whose brokers have several files
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetBrokerAclConfigResponseHeader(Header):
     """Response to GET_BROKER_CLUSTER_ACL_INFO: the file's DataVersion, as JSON."""
 
@@ -257,28 +257,28 @@ class GetBrokerAclConfigResponseHeader(Header):
 # --- users and policies (ACL 2.0) ------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UserRequestHeader(Header):
     """AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER and AUTH_GET_USER. The first two have a UserInfo as body."""
 
     username: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ListUsersRequestHeader(Header):
     """AUTH_LIST_USER: users whose name contains ``filter``."""
 
     filter: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UpdateAclRequestHeader(Header):
     """AUTH_CREATE_ACL and AUTH_UPDATE_ACL, which add the entries of an AclInfo, and AUTH_GET_ACL."""
 
     subject: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteAclRequestHeader(Header):
     """AUTH_DELETE_ACL: the entry of ``resource``; without it all of the subject."""
 
@@ -287,7 +287,7 @@ class DeleteAclRequestHeader(Header):
     resource: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ListAclsRequestHeader(Header):
     """AUTH_LIST_ACL."""
 

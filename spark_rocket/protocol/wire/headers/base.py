@@ -16,14 +16,15 @@ from dataclasses import MISSING, Field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
+from spark_rocket.common.values import Value
 from spark_rocket.errors import ProtocolError
 
 Int: TypeAlias = int
 Long: TypeAlias = int
 
 
-class Header:
-    """Base class of all typed headers."""
+class Header(Value):
+    """Base class of all typed headers, which are dataclasses without methods for equality and text of their own."""
 
     __slots__ = ()
 

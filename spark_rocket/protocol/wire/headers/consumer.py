@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerSendMsgBackRequestHeader(Header):
     """CONSUMER_SEND_MSG_BACK."""
 
@@ -24,7 +24,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
     max_reconsume_times: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PopMessageRequestHeader(Header):
     """POP_MESSAGE."""
 
@@ -42,7 +42,7 @@ class PopMessageRequestHeader(Header):
     attempt_id: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PopMessageResponseHeader(Header):
     """Response to POP_MESSAGE."""
 
@@ -55,7 +55,7 @@ class PopMessageResponseHeader(Header):
     order_count_info: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AckMessageRequestHeader(Header):
     """ACK_MESSAGE."""
 
@@ -66,7 +66,7 @@ class AckMessageRequestHeader(Header):
     offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ChangeInvisibleTimeRequestHeader(Header):
     """CHANGE_MESSAGE_INVISIBLETIME."""
 
@@ -79,7 +79,7 @@ class ChangeInvisibleTimeRequestHeader(Header):
     suspend: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PeekMessageRequestHeader(Header):
     """PEEK_MESSAGE."""
 
@@ -89,7 +89,7 @@ class PeekMessageRequestHeader(Header):
     consumer_group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class NotificationRequestHeader(Header):
     """NOTIFICATION."""
 
@@ -104,7 +104,7 @@ class NotificationRequestHeader(Header):
     exp: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class NotificationResponseHeader(Header):
     """Response to NOTIFICATION."""
 
@@ -112,7 +112,7 @@ class NotificationResponseHeader(Header):
     polling_full: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PollingInfoRequestHeader(Header):
     """POLLING_INFO."""
 
@@ -121,7 +121,7 @@ class PollingInfoRequestHeader(Header):
     queue_id: Int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PollingInfoResponseHeader(Header):
     """Response to POLLING_INFO."""
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from spark_rocket.protocol.wire.headers.base import Header
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetConsumerListByGroupRequestHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class NotifyConsumerIdsChangedRequestHeader(Header):
     """NOTIFY_CONSUMER_IDS_CHANGED."""
 
     consumer_group: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UnregisterClientRequestHeader(Header):
     """UNREGISTER_CLIENT."""
 

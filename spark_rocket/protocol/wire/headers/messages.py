@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryMessageRequestHeader(Header):
     """QUERY_MESSAGE."""
 
@@ -23,7 +23,7 @@ class QueryMessageRequestHeader(Header):
     unique_key_query: bool | None = field(default=None, metadata={"wire": "_UNIQUE_KEY_QUERY"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryMessageResponseHeader(Header):
     """Response to QUERY_MESSAGE."""
 
@@ -31,7 +31,7 @@ class QueryMessageResponseHeader(Header):
     index_last_update_phyoffset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ViewMessageRequestHeader(Header):
     """VIEW_MESSAGE_BY_ID."""
 
@@ -39,7 +39,7 @@ class ViewMessageRequestHeader(Header):
     topic: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumeQueueRequestHeader(Header):
     """QUERY_CONSUME_QUEUE."""
 

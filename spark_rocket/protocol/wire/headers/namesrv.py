@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RegisterBrokerRequestHeader(Header):
     """REGISTER_BROKER."""
 
@@ -26,7 +26,7 @@ class RegisterBrokerRequestHeader(Header):
     body_crc32: Int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RegisterBrokerResponseHeader(Header):
     """Response to REGISTER_BROKER."""
 
@@ -34,7 +34,7 @@ class RegisterBrokerResponseHeader(Header):
     master_addr: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UnRegisterBrokerRequestHeader(Header):
     """UNREGISTER_BROKER."""
 
@@ -44,7 +44,7 @@ class UnRegisterBrokerRequestHeader(Header):
     broker_id: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BrokerHeartbeatRequestHeader(Header):
     """BROKER_HEARTBEAT."""
 
@@ -59,7 +59,7 @@ class BrokerHeartbeatRequestHeader(Header):
     election_priority: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryDataVersionRequestHeader(Header):
     """QUERY_DATA_VERSION."""
 
@@ -69,14 +69,14 @@ class QueryDataVersionRequestHeader(Header):
     broker_id: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryDataVersionResponseHeader(Header):
     """Response to QUERY_DATA_VERSION."""
 
     changed: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetBrokerMemberGroupRequestHeader(Header):
     """GET_BROKER_MEMBER_GROUP."""
 
@@ -84,21 +84,21 @@ class GetBrokerMemberGroupRequestHeader(Header):
     broker_name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetTopicsByClusterRequestHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RegisterTopicRequestHeader(Header):
     """REGISTER_TOPIC_IN_NAMESRV."""
 
     topic: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteTopicFromNamesrvRequestHeader(Header):
     """DELETE_TOPIC_IN_NAMESRV."""
 
@@ -106,35 +106,35 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
     cluster_name: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class WipeWritePermOfBrokerRequestHeader(Header):
     """WIPE_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class WipeWritePermOfBrokerResponseHeader(Header):
     """Response to WIPE_WRITE_PERM_OF_BROKER."""
 
     wipe_topic_count: Int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AddWritePermOfBrokerRequestHeader(Header):
     """ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AddWritePermOfBrokerResponseHeader(Header):
     """Response to ADD_WRITE_PERM_OF_BROKER."""
 
     add_topic_count: Int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PutKVConfigRequestHeader(Header):
     """PUT_KV_CONFIG."""
 
@@ -143,7 +143,7 @@ class PutKVConfigRequestHeader(Header):
     value: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetKVConfigRequestHeader(Header):
     """GET_KV_CONFIG."""
 
@@ -151,14 +151,14 @@ class GetKVConfigRequestHeader(Header):
     key: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetKVConfigResponseHeader(Header):
     """Response to GET_KV_CONFIG."""
 
     value: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DeleteKVConfigRequestHeader(Header):
     """DELETE_KV_CONFIG."""
 

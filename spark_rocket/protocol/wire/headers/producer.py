@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long, build, ext_of, table_of
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SendMessageRequestHeader(Header):
     """SEND_MESSAGE and SEND_REPLY_MESSAGE with these names; V2 and batches with the names a to n in this order."""
 
@@ -44,7 +44,7 @@ class SendMessageRequestHeader(Header):
 _LETTERS = table_of(SendMessageRequestHeader, "abcdefghijklmn")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SendMessageResponseHeader(Header):
     """Response to a send: the place of the message."""
 
@@ -56,7 +56,7 @@ class SendMessageResponseHeader(Header):
     recall_handle: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class EndTransactionRequestHeader(Header):
     """END_TRANSACTION."""
 
@@ -71,7 +71,7 @@ class EndTransactionRequestHeader(Header):
     broker_name: str | None = field(default=None, metadata={"wire": "bname"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CheckTransactionStateRequestHeader(Header):
     """CHECK_TRANSACTION_STATE."""
 
@@ -84,7 +84,7 @@ class CheckTransactionStateRequestHeader(Header):
     broker_name: str | None = field(default=None, metadata={"wire": "bname"})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ReplyMessageRequestHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT."""
 
@@ -104,7 +104,7 @@ class ReplyMessageRequestHeader(Header):
     unit_mode: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RecallMessageRequestHeader(Header):
     """RECALL_MESSAGE."""
 
@@ -113,7 +113,7 @@ class RecallMessageRequestHeader(Header):
     producer_group: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RecallMessageResponseHeader(Header):
     """Response to RECALL_MESSAGE."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_rocket.protocol.wire.headers.base import Header, Int, Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PullMessageRequestHeader(Header):
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
@@ -31,7 +31,7 @@ class PullMessageRequestHeader(Header):
     proxy_froward_client_id: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PullMessageResponseHeader(Header):
     """Response to a pull; its body is a run of records."""
 
@@ -45,7 +45,7 @@ class PullMessageResponseHeader(Header):
     forbidden_type: Int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumerOffsetRequestHeader(Header):
     """QUERY_CONSUMER_OFFSET."""
 
@@ -55,14 +55,14 @@ class QueryConsumerOffsetRequestHeader(Header):
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class QueryConsumerOffsetResponseHeader(Header):
     """Response to QUERY_CONSUMER_OFFSET."""
 
     offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class UpdateConsumerOffsetRequestHeader(Header):
     """UPDATE_CONSUMER_OFFSET."""
 
@@ -72,7 +72,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
     commit_offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SearchOffsetRequestHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
@@ -82,14 +82,14 @@ class SearchOffsetRequestHeader(Header):
     boundary_type: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SearchOffsetResponseHeader(Header):
     """Response to SEARCH_OFFSET_BY_TIMESTAMP."""
 
     offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetMaxOffsetRequestHeader(Header):
     """GET_MAX_OFFSET."""
 
@@ -98,14 +98,14 @@ class GetMaxOffsetRequestHeader(Header):
     committed: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetMaxOffsetResponseHeader(Header):
     """Response to GET_MAX_OFFSET."""
 
     offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetMinOffsetRequestHeader(Header):
     """GET_MIN_OFFSET."""
 
@@ -113,14 +113,14 @@ class GetMinOffsetRequestHeader(Header):
     queue_id: Int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetMinOffsetResponseHeader(Header):
     """Response to GET_MIN_OFFSET."""
 
     offset: Long
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetEarliestMsgStoretimeRequestHeader(Header):
     """GET_EARLIEST_MSG_STORETIME."""
 
@@ -128,7 +128,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
     queue_id: Int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetEarliestMsgStoretimeResponseHeader(Header):
     """Response to GET_EARLIEST_MSG_STORETIME."""
 

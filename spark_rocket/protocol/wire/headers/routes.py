@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_rocket.protocol.wire.headers.base import Header
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetRouteInfoRequestHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC."""
 
@@ -19,7 +19,7 @@ class GetRouteInfoRequestHeader(Header):
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GetKVListByNamespaceRequestHeader(Header):
     """GET_KVLIST_BY_NAMESPACE."""
 
