@@ -18,7 +18,7 @@ from spark_rocket.cli.commands import doctor_pipeline
 from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.cli.commands.doctor_pipeline import clock_finding
 from spark_rocket.client import Admin
-from spark_rocket.datasource.exactly_once.writer import check_topics
+from spark_rocket.datasource.exactly_once.driver import check_topics
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.protocol.requests.pipelines import EXACTLY_ONCE_STREAM, NAMES, TOPIC

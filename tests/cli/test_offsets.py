@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.stream_offsets import StreamOffset

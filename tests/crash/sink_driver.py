@@ -24,10 +24,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from spark_rocket.datasource.exactly_once import staging
+from spark_rocket.datasource.exactly_once.driver import commit_epoch
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
-from spark_rocket.datasource.exactly_once.writer import commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope

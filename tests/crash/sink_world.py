@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from spark_rocket.client import Reader
-from spark_rocket.datasource.exactly_once.writer import check_topics
+from spark_rocket.datasource.exactly_once.driver import check_topics
 from spark_rocket.testing import LocalCluster
 from tests.crash.sink_driver import ROWS, TASKS, committed, sink_options
 from tests.crash.sink_points import plan, plans

@@ -22,11 +22,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.exactly_once.driver import commit_epoch
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.registers import slots_of as own_slots_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
@@ -346,11 +346,11 @@ def write_rows(driver: Driver, options: WriteOptions, epoch: Epoch, bodies: list
 
 def patched(monkeypatch: Any) -> None:
     """Let the sink's code use the cluster of its driver."""
-    from spark_rocket.datasource.exactly_once import place, publish, registers, sink_topics, writer
+    from spark_rocket.datasource.exactly_once import driver, place, publish, registers, sink_topics
 
     for module in (place, sink_topics):
         monkeypatch.setattr(module, "Admin", SimAdmin)
-    monkeypatch.setattr(writer, "brokers_for", lambda options: local.driver.brokers)
+    monkeypatch.setattr(driver, "brokers_for", lambda options: local.driver.brokers)
     monkeypatch.setattr(Timing, "of", classmethod(lambda cls, options: local.driver.timing()))
     monkeypatch.setattr(publish, "LANES", 1)
     monkeypatch.setattr(registers, "slots_of", slots_of)

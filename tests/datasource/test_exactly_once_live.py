@@ -11,13 +11,13 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once import publish
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.registers import Registers
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.first_record import LedgerPlace
 from spark_rocket.datasource.exactly_once.manifest import Epoch
@@ -17,7 +18,6 @@ from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.replace import replace_ledger
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope

@@ -19,10 +19,10 @@ from spark_rocket import read_arrow
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource import RocketLagListener
 from spark_rocket.datasource.batch_reader import RocketBatchReader
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
@@ -184,7 +184,7 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
 def test_the_sink_lives_in_the_namespace() -> None:
     with LocalCluster() as cluster, Admin(cluster.name_server) as admin:
         cluster.create_topic(f"{INSTANCE}%sunk", 2)
-        given = check_topics(writing(cluster, **SINK))
+        given, _ = check_topics(writing(cluster, **SINK))
         commit(given, 0, "1", "2")
         names = {*admin.topics(), *(group.name for group in admin.groups())}
         sinks = {name for name in names if "ROCKET_SINK" in name}
@@ -192,7 +192,7 @@ def test_the_sink_lives_in_the_namespace() -> None:
         assert "spark_rocket_writer" not in names
         assert admin.kv_configs("ROCKET_SINK").keys() == {f"{INSTANCE}%ROCKET_SINK_LEDGER"}
         # The query goes on with full names, and with the option again.
-        full = check_topics(
+        full, _ = check_topics(
             writing(
                 cluster, "", **SINK, ledgerTopic=f"{INSTANCE}%ROCKET_SINK_LEDGER",
                 stagingTopic=f"{INSTANCE}%ROCKET_SINK_STAGING", ledgerGroup=f"{INSTANCE}%ROCKET_SINK_LEDGER",
@@ -210,9 +210,9 @@ def test_a_sink_with_full_names_keeps_its_ledger() -> None:
     """Its ledger has no namespace. It is found, so nothing is decided twice."""
     with LocalCluster() as cluster, Admin(cluster.name_server) as admin:
         cluster.create_topic(f"{INSTANCE}%sunk", 2)
-        full = check_topics(writing(cluster, "", **SINK, topic=f"{INSTANCE}%sunk"))
+        full, _ = check_topics(writing(cluster, "", **SINK, topic=f"{INSTANCE}%sunk"))
         commit(full, 0, "1")
-        given = check_topics(writing(cluster, **SINK))
+        given, _ = check_topics(writing(cluster, **SINK))
         assert (given.ledger_topic, given.ledger_group) == ("ROCKET_SINK_LEDGER", "ROCKET_SINK_LEDGER")
         commit(given, 0, "again")
         commit(given, 1, "2")
@@ -266,7 +266,7 @@ def test_every_request_names_its_broker(cluster: LocalCluster, monkeypatch: pyte
     reader.commit(end)
     for name in ("topics", "lag", "messages"):
         view(cluster, name, **({"subscribe": "orders", "key": "k"} if name == "messages" else {}), requestTimeout="2s")
-    given = check_topics(writing(cluster, **SINK | {"requestTimeout": "900ms"}, topic="paid"))
+    given, _ = check_topics(writing(cluster, **SINK | {"requestTimeout": "900ms"}, topic="paid"))
     commit(given, 0, "x", query="names")
     at_brokers = [(code, name) for code, name in sent if code in BROKER_REQUESTS and code not in NAMESRV_REQUESTS]
     assert {code for code, _ in at_brokers} >= {

@@ -23,10 +23,10 @@ from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer,
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
 from spark_rocket.client.send.request_reply import create_reply_message
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionListener
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.parse import parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster

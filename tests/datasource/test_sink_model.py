@@ -25,10 +25,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from spark_rocket.datasource.exactly_once.driver import check_topics
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.registers import fingerprint_of, former_group
-from spark_rocket.datasource.exactly_once.writer import check_topics
 from spark_rocket.model import MessageQueue
 from tests.datasource.sink_cluster import (
     LEDGER,

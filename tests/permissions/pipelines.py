@@ -20,10 +20,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_rocket.cli import main
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.core.client_config import Connecting
+from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.source import RocketDataSource

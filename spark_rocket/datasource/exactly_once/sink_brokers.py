@@ -18,7 +18,6 @@ from functools import cache
 
 import pyarrow as pa
 
-from spark_rocket.client.admin import Admin
 from spark_rocket.client.consume.pull import PullStatus, messages_of
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.send.producer import Producer
@@ -256,6 +255,8 @@ class Brokers:
 
     def remove_group(self, group: str) -> bool:
         """Remove a group and its offsets. Returns False if that may succeed later."""
+        from spark_rocket.client.admin import Admin  # only for the groups of earlier versions
+
         try:
             with Admin(self.name_server, request_timeout=self._request_timeout, **self._connection) as admin:
                 admin.delete_group(group)

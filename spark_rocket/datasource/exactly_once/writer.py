@@ -3,25 +3,22 @@
 Tasks stage rows (``staging.py``); ``commit`` decides and publishes (``commit.py``). Spark calls ``commit`` in another
 process, without a TaskContext, so the tasks' commit messages carry the query, the batch and the run. ``abort`` has
 nothing to undo: staged messages without a manifest are never published, and the staging topic's retention deletes
-them. Writers hold only values, because Spark pickles them.
+them. Writers hold only values, because Spark pickles them. Only the driver imports ``driver.py``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.exactly_once.commit import Commit
-from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch
-from spark_rocket.datasource.exactly_once.place import find_ledger, with_existing_ledger
-from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
-from spark_rocket.datasource.exactly_once.sink_topics import warn_of_settings
+from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import hide_traceback
@@ -35,27 +32,13 @@ from spark_rocket.datasource.write.writer import (
 )
 from spark_rocket.errors import StateError
 
+if TYPE_CHECKING:
+    from spark_rocket.datasource.exactly_once.first_record import LedgerPlace
+
 RUN_ID = "spark.jobGroup.id"  # of a streaming query it is the run's id
 DESCRIPTION = "spark.job.description"  # of a streaming query: its name, "id = …", "runId = …", "batch = …"
 
 log = logging.getLogger("spark_rocket.datasource")
-
-
-def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], *, is_stream: bool) -> None:
-    """Commit the blocks that the tasks staged."""
-    staged = [message for message in messages if isinstance(message, Staged)]
-    if not staged:
-        return
-    epoch = staged[0].epoch
-    brokers, timing = brokers_for(options), Timing.of(options)
-    place = timing.deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
-    queue, topic = place.queue, options.staging_topic
-    ledger = Ledger(brokers, queue, topic, epoch.query, timing, is_stream=is_stream, ledger=place.ledger)
-    commit = Commit(brokers, ledger, epoch, options.staging_topic, timing)
-    manifest = commit.run([block for message in staged for block in message.blocks])
-    if manifest is not None and commit.is_new_run:
-        queues = [queue, *(each for block in manifest.blocks for each in (block.target, block.staged) if each)]
-        warn_of_settings(options, {each.broker_name for each in queues})
 
 
 def query_name(description: str | None, query: str) -> str:
@@ -68,22 +51,15 @@ def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoc
     return stage_rows(batches, brokers_for(options), options, epoch)
 
 
-def check_topics(options: WriteOptions) -> WriteOptions:
-    """Find the sink's topics, or create them, before the first task. Returns the options with their names."""
-    deadline = Timing.of(options).deadline()
-    options = deadline.call(lambda: with_existing_ledger(options), "to find the ledger")
-    brokers = brokers_for(options)
-    deadline.call(lambda: find_ledger(options, brokers), "to find the ledger")
-    return options
-
-
 class ExactlyOnceWriter(RocketWriter):
     """A batch write: one epoch, named by ``writeId``."""
 
     @hide_traceback
     def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
+        from spark_rocket.datasource.exactly_once.driver import check_topics
+
         super().__init__(options, schema, only_read)
-        self._options = check_topics(options)
+        self._options, _ = check_topics(options)
 
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
@@ -92,6 +68,8 @@ class ExactlyOnceWriter(RocketWriter):
 
     @hide_traceback
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from spark_rocket.datasource.exactly_once.driver import commit_epoch
+
         commit_epoch(self._options, messages, is_stream=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -103,8 +81,14 @@ class ExactlyOnceStreamWriter(RocketStreamWriter):
 
     @hide_traceback
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        from spark_rocket.datasource.exactly_once.driver import check_topics
+
         super().__init__(options, schema)
-        self._options = check_topics(options)
+        self._place: LedgerPlace | None
+        self._options, self._place = check_topics(options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_place": None}  # found for one process and moment
 
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
@@ -120,7 +104,9 @@ class ExactlyOnceStreamWriter(RocketStreamWriter):
 
     @hide_traceback
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        commit_epoch(self._options, messages, is_stream=True)
+        from spark_rocket.datasource.exactly_once.driver import commit_epoch
+
+        commit_epoch(self._options, messages, is_stream=True, place=self._place)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         log.warning("batch %d failed; if it is decided, the restarted query publishes its remaining messages", batchId)
