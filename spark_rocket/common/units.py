@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 
+from spark_rocket.common.values import FrozenValue
+
 _PART = re.compile(r"([0-9]{1,18})\s*(ms|min|[smhd])", re.I | re.A)
 _DURATION = re.compile(r"(?:[0-9]{1,18}\s*(?:ms|min|[smhd])\s*)+", re.I | re.A)
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -41,8 +43,8 @@ DURATION = "a duration such as 500ms, 90s, 15m, 2h, 1d or 1h30m"
 SIZE = "a size such as 64k, 4m or 1.5g"
 
 
-@dataclass(frozen=True)
-class Moment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Moment(FrozenValue):
     """A point in time, in ms since 1970."""
 
     ms: int

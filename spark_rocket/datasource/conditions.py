@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import (
     DataLossError,
     DataSourceError,
@@ -28,8 +29,8 @@ _CLASSES: dict[str, type[DataSourceError]] = {
 }
 
 
-@dataclass(frozen=True)
-class Condition:
+@dataclass(frozen=True, eq=False, repr=False)
+class Condition(FrozenValue):
     """An error condition. ``text`` and ``remedy`` are templates for ``str.format``."""
 
     name: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_time
@@ -19,8 +20,8 @@ log = logging.getLogger("spark_rocket.datasource")
 _FROM_EARLIEST = "from the earliest left"
 
 
-@dataclass(frozen=True)
-class Replaced:
+@dataclass(frozen=True, eq=False, repr=False)
+class Replaced(FrozenValue):
     """A message at the offset of another message that was already read."""
 
     offset: int

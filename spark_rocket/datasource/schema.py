@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.column_types import TIMESTAMP, type_name
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
@@ -45,8 +46,8 @@ MESSAGE_SCHEMA: pa.Schema = pa.schema(
 """The columns of a read without ``bodyFormat``: ``ARROW_SCHEMA`` of the decoder, which planning does not import."""
 
 
-@dataclass(frozen=True)
-class Projection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Projection(FrozenValue):
     """The columns to decode, in the order and with the exact types that Spark expects."""
 
     columns: tuple[str, ...]

@@ -44,6 +44,7 @@ from datetime import UTC
 from typing import Any, TypeVar
 
 from spark_rocket.common.units import moment_text
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.model import MessageQueue
 
@@ -129,8 +130,8 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
     return positions
 
 
-@dataclass(frozen=True)
-class StreamOffset:
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamOffset(FrozenValue):
     """Where a batch ends, and where its queues begin unless that is the end of the previous batch.
 
     ``unselected`` has the positions of queues that the options no longer select. ``firsts``, ``lasts`` and ``latest``

@@ -33,6 +33,7 @@ from hmac import compare_digest
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire import json as json_codec
@@ -183,8 +184,8 @@ def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:
     return Verifier(key).is_signed(request)
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Credentials(FrozenValue):
     """The access key of a client, and its secret. ConfigError for invalid keys."""
 
     access_key: str

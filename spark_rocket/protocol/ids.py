@@ -52,6 +52,7 @@ from ipaddress import IPv6Address, ip_address
 from itertools import count
 from typing import NamedTuple
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import RETRY_PREFIX
 
@@ -172,8 +173,8 @@ _RECALL_WORDS = 5
 _BASE64_ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-@dataclass(frozen=True, slots=True)
-class RecallMessageHandle:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RecallMessageHandle(FrozenValue):
     """A message, its broker, and its delivery time."""
 
     topic: str

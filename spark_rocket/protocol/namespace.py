@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import (
     BAD_RECORD_TOPIC,
@@ -43,8 +44,8 @@ _PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
 _NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]"
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Namespace(FrozenValue):
     """A namespace; without a name it changes no name, and is false. ``v2``: the value of the field ns of requests."""
 
     name: str = ""

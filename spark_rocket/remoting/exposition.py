@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_rocket.common.values import FrozenValue
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PART_LINES = 4_096  # lines
@@ -23,8 +25,8 @@ _PART_LINES = 4_096  # lines
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Metric(FrozenValue):
     """One metric: name, kind, help text, and the origin of its name."""
 
     name: str

@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError
 
 _SEPARATORS = re.compile(r"[;,\s]+")
@@ -27,8 +28,8 @@ _ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.")
 _REMEDY = "Write host:port, for example 127.0.0.1:9876 or [::1]:9876; separate several with ';'."
 
 
-@dataclass(frozen=True, slots=True)
-class NameServerList:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NameServerList(FrozenValue):
     """Addresses of name servers, or the URL of an address server."""
 
     addresses: tuple[str, ...] = ()

@@ -53,8 +53,17 @@ _WRITE = """
 batch = pyarrow.ipc.open_file(sys.argv[3]).get_batch(0)
 assert pyspark.cloudpickle.loads(file.read_bytes())(iter([batch])).messages == batch.num_rows
 """
+_STAGE = """
+batch = pyarrow.ipc.open_file(sys.argv[3]).get_batch(0)
+staged = pyspark.cloudpickle.loads(file.read_bytes())(iter([batch]))
+assert sum(block.rows for block in staged.blocks) == batch.num_rows
+"""
 _END = """
-print(json.dumps(sorted(set(sys.modules) - theirs)))
+from dataclasses import is_dataclass
+modules = set(sys.modules) - theirs
+classes = (one for name in modules if name.startswith("spark_rocket.") for one in vars(sys.modules[name]).values())
+compared = {one.__name__ for one in classes if isinstance(one, type) and is_dataclass(one) and "__eq__" in vars(one)}
+print(json.dumps([sorted(modules), sorted(compared)]))
 """
 
 
@@ -72,12 +81,15 @@ UNUSED = {
 }
 
 
-def imported(code: str, *arguments: str) -> set[str]:
+def imported(code: str, *arguments: str, most_compared: int = 20) -> set[str]:
+    """Return the modules. ``most_compared``: the dataclasses that may have compiled methods (``common.values``)."""
     done = subprocess.run(
         [sys.executable, "-c", _BEGIN + code + _END, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    modules, compared = json.loads(done.stdout.splitlines()[-1])
+    assert len(compared) <= most_compared, compared
+    return set(modules)
 
 
 def test_processes_import_only_what_they_use(tmp_path: Path) -> None:
@@ -144,3 +156,21 @@ def test_writing_processes_import_only_what_they_use(
     assert not task & unused, sorted(task & unused)
     assert len(plan) <= 180, sorted(plan)
     assert len(task) <= 180, sorted(task)
+
+
+def test_tasks_of_the_exactly_once_sink_do_not_import_what_only_its_driver_uses(tmp_path: Path) -> None:
+    file, rows = str(tmp_path / "write"), tmp_path / "rows.arrow"
+    with pa.OSFile(str(rows), "wb") as out, pa.ipc.new_file(out, ROWS.schema) as stored:
+        stored.write_batch(ROWS)
+    schema = from_arrow_schema(ROWS.schema).json()
+    options = {"deliveryGuarantee": "exactlyOnce", "writeId": "lean"}
+    with LocalCluster() as cluster:
+        cluster.create_topic("lean", 2)
+        plan = imported(_PLAN_WRITE, cluster.name_server, file, json.dumps(options), schema, most_compared=70)
+        task = imported(_STAGE, cluster.name_server, file, str(rows))
+    once = "spark_rocket.datasource.exactly_once"
+    only_commit = {f"{once}.{module}" for module in ("commit", "ledger", "publish", "registers")}
+    assert not plan & only_commit, sorted(plan & only_commit)
+    unused = {*UNUSED, *only_commit, f"{once}.place"} - {once, f"{_WIRE}.bodies.config"}
+    assert not task & unused, sorted(task & unused)
+    assert len(task) <= 200, sorted(task)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from spark_rocket.common.arguments import check_filter
 from spark_rocket.common.extras import requires
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
@@ -89,8 +90,8 @@ _STATUS = {
 STATUS_CODES = frozenset(_STATUS)
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PullResult(FrozenValue):
     """The response of a pull; ``records`` is empty unless FOUND."""
 
     status: PullStatus
@@ -195,8 +196,8 @@ _COMMITTED_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.S
 _SUCCESS_OR_UNSUPPORTED = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerQuery(Generic[T]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BrokerQuery(FrozenValue, Generic[T]):
     """A request about a queue to a broker that has it, and the decoder of its response."""
 
     queue: MessageQueue

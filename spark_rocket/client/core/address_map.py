@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError, RemotingConnectError
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.name_server_list import check_address
@@ -34,8 +35,8 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AddressMap:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AddressMap(FrozenValue):
     """Pairs of an advertised address and a reachable one; ports may be ``*`` in both."""
 
     entries: tuple[tuple[str, str], ...] = ()

@@ -24,6 +24,7 @@ from typing import TypedDict, Unpack
 
 from spark_rocket.client.core.address_map import ADDRESS_MAP_VARIABLE, NO_ADDRESS_MAP, AddressMap
 from spark_rocket.common.arguments import checked, checked_class
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
@@ -67,8 +68,8 @@ class Connecting(TypedDict, total=False):
 
 
 @checked_class
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClientConfig(FrozenValue):
     """Settings that all clients of one process and name server list share. Times are in seconds."""
 
     name_servers: tuple[str, ...] = (DEFAULT_NAME_SERVER,)

@@ -38,6 +38,7 @@ from spark_rocket.client.core.cache import Cache
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import topic_not_found
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, MAX_QUEUES, MAX_ROUTE_QUEUES, TopicRouteData
@@ -53,8 +54,8 @@ MIN_REFRESH_INTERVAL_S = 1.0  # the minimum interval of refreshes after lost con
 UNAVAILABLE_SECONDS = 30.0  # how long reads avoid an address after a failed request
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopicRoute(FrozenValue):
     """The queues of a topic and the addresses of its brokers, by id; 0 is the master."""
 
     topic: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.column_types import type_name
 from spark_rocket.datasource.options.bodies import BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, check_column
@@ -16,8 +17,8 @@ _BY_KEY = {field.name.lower(): field for field in MESSAGE_SCHEMA}
 _ALL = tuple((name, name) for name in MESSAGE_SCHEMA.names if name != "body")
 
 
-@dataclass(frozen=True)
-class RowLayout:
+@dataclass(frozen=True, eq=False, repr=False)
+class RowLayout(FrozenValue):
     """The columns of a schema, by source."""
 
     body: pa.Schema

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
 from spark_rocket.model import MAX_DELAY_LEVEL, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQ_KEY, MessageQueue
@@ -93,8 +94,8 @@ class RowSet:
             yield page, at, numbers[at] % _PAGE_ROWS
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Piece(FrozenValue):
     """Rows of a block that are sent in one request, as a batch body."""
 
     rows: int

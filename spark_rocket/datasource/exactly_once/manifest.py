@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.write.row_encoder import write_key
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
@@ -57,8 +58,8 @@ class StagedBlock:
     """CRC-32 of the body, from the task to the decision; not in a manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Epoch(FrozenValue):
     """The unit that a query commits: a micro-batch, or a whole batch write (``batch`` is 0)."""
 
     query: str
@@ -80,8 +81,8 @@ class Epoch:
         return f"{self.prefix(block)}{block.first_row:012X}"
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Manifest(FrozenValue):
     """The blocks of an epoch, and where the queues to read back ended before it was decided."""
 
     blocks: list[StagedBlock]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, matching
 from spark_rocket.errors import OptionError
@@ -57,8 +58,8 @@ class EpochUnit(Enum):
     DAYS = "days"
 
 
-@dataclass(frozen=True)
-class EpochUnits:
+@dataclass(frozen=True, eq=False, repr=False)
+class EpochUnits(FrozenValue):
     """The units of columns of type date or timestamp."""
 
     default: tuple[EpochUnit, ...] = ()
@@ -70,8 +71,8 @@ class EpochUnits:
 NO_UNITS = EpochUnits()
 
 
-@dataclass(frozen=True)
-class BodySettings:
+@dataclass(frozen=True, eq=False, repr=False)
+class BodySettings(FrozenValue):
     """All body options, for reads and writes."""
 
     format: BodyFormat

@@ -27,6 +27,7 @@ from spark_rocket.client.core.client_config import (
     find_namespace,
     read_credentials,
 )
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError
@@ -78,8 +79,8 @@ def pem_file(option: str, text: str) -> str:
     return str(Path(text.strip()).expanduser().absolute())
 
 
-@dataclass(frozen=True)
-class ClusterConnection:
+@dataclass(frozen=True, eq=False, repr=False)
+class ClusterConnection(FrozenValue):
     """How to connect to the servers of a cluster. None was already looked up in the driver's environment."""
 
     credentials: Credentials | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.connection import ClusterConnection
 from spark_rocket.datasource.options.parsers import LookUp, Position, Trigger, matching
@@ -20,8 +21,8 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.namespace import Namespace
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ClusterOptions(FrozenValue):
     """The options of all: which cluster, and how to connect to it."""
 
     name_server: str
@@ -32,7 +33,7 @@ class ClusterOptions:
         return self.connection.namespace
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReadOptions(ClusterOptions):
     """The parsed options of a read. ``docs/reference/options.md`` describes each."""
 
@@ -102,7 +103,7 @@ class ReadOptions(ClusterOptions):
         return "subscribe", ", ".join(self.topics)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WriteOptions(ClusterOptions):
     """The parsed options of a write."""
 
@@ -133,7 +134,7 @@ class WriteOptions(ClusterOptions):
     """The body format and its settings, for bodies built from the other columns."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ViewOptions(ClusterOptions):
     """The parsed options of a view. ``views.py`` defines which options each view has."""
 

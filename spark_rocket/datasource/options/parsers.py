@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_rocket.common.system import now_ms
 from spark_rocket.common.units import DURATION, SIZE, Moment, are_seconds, duration_ms, moment, size_bytes, whole_number
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.stream_offsets import from_tree, no_duplicates, parse_offsets_option
 from spark_rocket.errors import ConfigError, OptionError, ProtocolError
@@ -108,8 +109,8 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
-@dataclass(frozen=True)
-class Position:
+@dataclass(frozen=True, eq=False, repr=False)
+class Position(FrozenValue):
     """Where to begin or end: the form, and the values that it requires."""
 
     kind: Start
@@ -122,8 +123,8 @@ class Position:
     """Whether ``timestamp_ms`` or one of ``times`` was relative to the time of parsing."""
 
 
-@dataclass(frozen=True)
-class LookUp:
+@dataclass(frozen=True, eq=False, repr=False)
+class LookUp(FrozenValue):
     """The messages to look up: those whose keys or id are in ``values``."""
 
     option: str

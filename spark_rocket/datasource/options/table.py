@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 
 from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, MAX_MESSAGE_SIZE
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.options.bodies import (
     AvroEncoding,
     BadRecords,
@@ -73,8 +74,8 @@ WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
 VIEWS = frozenset({Scope.VIEW})
 
 
-@dataclass(frozen=True)
-class Excludes:
+@dataclass(frozen=True, eq=False, repr=False)
+class Excludes(FrozenValue):
     """An option that cannot be combined with this one."""
 
     other: str
@@ -85,8 +86,8 @@ class Excludes:
     """The only value of this option that excludes the other one; empty: every value."""
 
 
-@dataclass(frozen=True)
-class Option:
+@dataclass(frozen=True, eq=False, repr=False)
+class Option(FrozenValue):
     """One documented option."""
 
     name: str

@@ -28,6 +28,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.loss_policy import LossPolicy, Replaced
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Queues
@@ -36,8 +37,8 @@ from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffs
 from spark_rocket.model import MessageQueue
 
 
-@dataclass(frozen=True)
-class Seen:
+@dataclass(frozen=True, eq=False, repr=False)
+class Seen(FrozenValue):
     """The offsets and first messages that queues were seen to have."""
 
     lows: Positions = field(default_factory=dict)
@@ -106,8 +107,8 @@ class Change(Enum):
     END_WENT_BACK = auto()
 
 
-@dataclass(frozen=True)
-class QueueObservation:
+@dataclass(frozen=True, eq=False, repr=False)
+class QueueObservation(FrozenValue):
     """A queue's position and offsets, and what is known of it from before."""
 
     start: int

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.losses import Seen, fit, replayed
@@ -45,8 +46,8 @@ log = logging.getLogger("spark_rocket.datasource")
 RECHECK_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class StreamEnds:
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamEnds(FrozenValue):
     """The queues and their ends at one time."""
 
     found: FoundQueues
@@ -55,8 +56,8 @@ class StreamEnds:
     """The queues whose end a slave reported. It may end elsewhere, so it cannot show that messages were lost."""
 
 
-@dataclass(frozen=True)
-class Memory:
+@dataclass(frozen=True, eq=False, repr=False)
+class Memory(FrozenValue):
     """What a query remembers between steps beside its checkpoint."""
 
     seen: Seen = field(default_factory=Seen)
@@ -75,8 +76,8 @@ class Memory:
     matched_nothing: bool = False
 
 
-@dataclass(frozen=True)
-class Begun:
+@dataclass(frozen=True, eq=False, repr=False)
+class Begun(FrozenValue):
     """Where the next batch begins."""
 
     known: StreamOffset

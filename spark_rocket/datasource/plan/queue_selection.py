@@ -18,6 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from spark_rocket.client.core.routes import TopicRoute
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
@@ -29,8 +30,8 @@ from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 
-@dataclass(frozen=True)
-class FoundQueues:
+@dataclass(frozen=True, eq=False, repr=False)
+class FoundQueues(FrozenValue):
     """The routes and queues at one time."""
 
     routes: Mapping[str, TopicRoute]

@@ -27,13 +27,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.stream_offsets import Positions
 from spark_rocket.model import MessageQueue
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OffsetRange(FrozenValue):
     """The messages from ``start`` (inclusive) to ``end`` (exclusive) of one queue."""
 
     queue: MessageQueue

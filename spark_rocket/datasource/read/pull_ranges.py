@@ -40,6 +40,7 @@ from typing import NamedTuple
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
@@ -55,8 +56,8 @@ _MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 16, 4096  # full responses before a p
 _CHECK_INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Chunk(FrozenValue):
     """The raw records of one pull, from queue offset ``start`` up to ``end``."""
 
     records: memoryview

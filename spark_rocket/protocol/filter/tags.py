@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ProtocolError
 
 SUB_ALL = "*"
@@ -56,8 +57,8 @@ tags_code = lru_cache(maxsize=16_384)(java_hash)
 """``java_hash`` of a tag, cached: a topic has few tags and many messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class TagExpression:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TagExpression(FrozenValue):
     """A parsed tag expression."""
 
     tags: frozenset[str]

@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.buffers import Buffer
 
@@ -70,8 +71,8 @@ def dumps_sorted(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
-@dataclass(frozen=True, slots=True)
-class TextLimits:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextLimits(FrozenValue):
     """Limits of JSON from a peer, which bound the cost of decoding it."""
 
     max_values: int

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.common.arguments import checked_class
+from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties
 
@@ -59,8 +60,8 @@ def _setting(name: str, meaning: str, kind: type = str, default: Any = "", *, se
 
 
 @checked_class
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TlsSettings(FrozenValue):
     """TLS settings; ``tls=True`` of a client means those of the environment, or ``TlsSettings(enable=True)``."""
 
     mode: TlsMode | None = _setting(  # noqa: RUF009 - returns a field, here and below
