@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from spark_rocket.model import (
 )
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.remoting.client.promise import Promise, failed, resolved
 
 STAGING, LEDGER, TARGET = "staging", "ledger", "orders"
 LEDGER_QUEUE = MessageQueue(LEDGER, "a", 0)
@@ -95,13 +95,11 @@ class FakeBrokers:
     ) -> SendResult:
         return self._store("append", queue, [Stored(body, "", tags or "")])
 
-    def stage_async(self, queue: MessageQueue, body: memoryview) -> Future[SendResult]:
-        future: Future[SendResult] = Future()
+    def stage_async(self, queue: MessageQueue, body: memoryview) -> Promise[SendResult]:
         try:
-            future.set_result(self._store("stage", queue, [Stored(bytes(body))]))
+            return resolved(self._store("stage", queue, [Stored(bytes(body))]))
         except RocketError as error:
-            future.set_exception(error)
-        return future
+            return failed(error)
 
     def publish(self, block: Block, queue: MessageQueue) -> SendResult:
         rows, target = [], queue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -36,6 +35,7 @@ from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT, decode_properties
 from spark_rocket.protocol.record.record import encode_record
+from spark_rocket.remoting.client.promise import Promise, failed, resolved
 
 OPTIONS = parse_read_options({"nameServer": "x:1", "subscribe": "orders", "retryTimeout": "0"}, Scope.READ)
 HOST: Any = pack_host(("10.0.0.1", 5000))
@@ -67,23 +67,18 @@ class Broker:
     def _sink(self, options: WriteOptions) -> Broker:
         return self
 
-    def queues_of(self, topic: str) -> list[MessageQueue]:
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         return [MessageQueue(topic, "b", 0)]
 
-    ordered_queues_of = queues_of
-
-    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
-        answer: Future[SendResult] = Future()
+    def submit(self, block: Block, queue: MessageQueue) -> Promise[SendResult]:
         parts = list(decode_batch_body(block.body))
         if any(len(body) + len(properties) > self.largest for _, body, properties in parts):
-            answer.set_exception(BrokerError("the message is illegal: maybe msg body length", response_code=13))
-            return answer
+            return failed(BrokerError("the message is illegal: maybe msg body length", response_code=13))
         for _, body, properties in parts:
             assert len(properties) <= PROPERTIES_LIMIT
             raw = zlib.decompress(body) if block.sys_flag else bytes(body)
             self.stored.append((raw, decode_properties(bytes(properties))))
-        answer.set_result(SendResult(SendStatus.SEND_OK, "", "", queue, 0))
-        return answer
+        return resolved(SendResult(SendStatus.SEND_OK, "", "", queue, 0))
 
     def letters(self, records: bytes, *reasons: str) -> list[tuple[bytes, dict[str, str]]]:
         self.stored.clear()

@@ -23,8 +23,10 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read import fetch
 from spark_rocket.datasource.read.dedupe import DuplicateFilter
 from spark_rocket.datasource.read.fetch import read_deduplicated
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.datasource.write import task
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.datasource.write.row_encoder import RowEncoder, write_key
 from spark_rocket.datasource.write.send import Sink
 from spark_rocket.datasource.write.writer import write_rows
@@ -136,7 +138,8 @@ def test_a_row_with_the_id_of_another_row_is_kept() -> None:
     key = write_key("query", "7", 0)
     written: dict[MessageQueue | None, list[bytes]] = {}
     for bodies, stored in (("ABCD", 2), ("CADB", 4)):
-        encoder = RowEncoder(parse_write_options({"topic": "t"}, Scope.WRITE), lambda topic: [q(0)], key, "")
+        queues = TaskQueues(lambda topic, *, ordered=False: [q(0)], key, lambda: RetryDeadline(0))
+        encoder = RowEncoder(parse_write_options({"topic": "t"}, Scope.WRITE), queues, key, "")
         for block in encoder.blocks(pa.record_batch({"body": [body.encode() for body in bodies]})):
             parts = list(decode_batch_body(block.body))[:stored]
             written.setdefault(block.queue, []).extend(

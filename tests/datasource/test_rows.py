@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import row_encoder
+from spark_rocket.datasource.write.queues import TaskQueues, choose_queue
 from spark_rocket.datasource.write.row_encoder import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
@@ -27,7 +29,7 @@ from spark_rocket.protocol.record.properties import decode_properties
 KEY = write_key("query", "7", 3)
 
 
-def queues_of(topic: str) -> list[MessageQueue]:
+def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
     return [MessageQueue(topic, broker, number) for broker in ("broker-b", "broker-a") for number in range(3)]
 
 
@@ -36,12 +38,14 @@ def options(**given: str) -> WriteOptions:
 
 
 def encoder(**given: str) -> RowEncoder:
-    return RowEncoder(options(**given), queues_of, KEY, "partition 3")
+    queues = TaskQueues(queues_of, KEY, lambda: RetryDeadline(0))
+    return RowEncoder(options(**given), queues, KEY, "partition 3")
 
 
 def messages(blocks: Sequence[Block]) -> list[tuple[MessageQueue | None, bytes, dict[str, str]]]:
+    """The queue that each row names, if any, its body and properties."""
     return [
-        (block.queue, bytes(body), decode_properties(bytes(properties)))
+        (None if block.is_free else block.queue, bytes(body), decode_properties(bytes(properties)))
         for block in blocks
         for _, body, properties in decode_batch_body(block.body)
     ]
@@ -66,7 +70,8 @@ def test_a_batch_of_all_columns() -> None:
         }
     )
     blocks = list(encoder(topic="orders").blocks(batch))
-    assert [(block.topic, block.queue, block.count, block.first_row) for block in blocks] == [("orders", None, 3, 0)]
+    queue = choose_queue(0, queues_of("orders"), KEY)
+    assert [(block.topic, block.queue, block.count, block.first_row) for block in blocks] == [("orders", queue, 3, 0)]
     ids = unique_keys(KEY, np.arange(3)).to_pylist()
     assert messages(blocks) == [
         (None, b"a", {"p": "1", "TAGS": "T", "UNIQ_KEY": ids[0]}),
@@ -115,7 +120,7 @@ def test_the_queues_of_any_sharding_keys(rows: list[tuple[str | None, bool]], fi
             list(encoder().blocks(batch))
         return
     blocks = list(encoder().blocks(batch))
-    found = {body: (block.topic, block.queue) for block in blocks for _, body, _ in messages([block])}
+    found = {body: (block.topic, queue) for block in blocks for queue, body, _ in messages([block])}
     wanted = {}
     for number, (key, is_first) in enumerate(rows[first:], first):
         topic = "x" if is_first else "y"
@@ -360,7 +365,7 @@ def lots_of(batch: pa.RecordBatch, batch_rows: int, **given: str) -> dict[bytes,
         bytes(properties)[:80]: (block.topic, block.lot)
         for low in range(0, batch.num_rows, batch_rows)
         for block in target.blocks(batch.slice(low, batch_rows))
-        if block.queue is None
+        if block.is_free and block.queue == choose_queue(block.lot, queues_of(block.topic), KEY)
         for _, _, properties in decode_batch_body(block.body)
     }
 
@@ -437,7 +442,7 @@ def test_every_row_is_in_exactly_one_block_and_queues_keep_the_order(
     assert sorted(body for _, body, _ in found) == sorted(bodies)
     by_place: dict[object, list[bytes]] = {}
     for block in blocks:
-        place = by_place.setdefault((block.topic, block.queue), [])
+        place = by_place.setdefault((block.topic, block.queue, block.is_free), [])
         place += [bytes(body) for _, body, _ in decode_batch_body(block.body)]
     assert all(place == sorted(place) for place in by_place.values())
     ids = unique_keys(KEY, np.arange(len(rows))).to_pylist()

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (
@@ -20,6 +20,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.remoting.client.promise import Promise
 
 QUEUES = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in range(2)]
 
@@ -28,49 +29,57 @@ def answer(queue: MessageQueue, status: SendStatus = SendStatus.SEND_OK) -> Send
     return SendResult(status, "", "", queue, 0)
 
 
+def retry_deadline() -> RetryDeadline:
+    return RetryDeadline(1000, clock=lambda: 0.0, sleep=lambda seconds: None)
+
+
 class Wire:
     """Responds to requests on demand, or at once."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once
         self.sent: list[tuple[Block, MessageQueue]] = []
-        self.open: list[Future[SendResult]] = []
+        self.open: list[Promise[SendResult]] = []
         self.errors: dict[int, RocketError] = {}
         self.most_open = 0
         self.status = SendStatus.SEND_OK
         self.route: list[list[MessageQueue] | RocketError] = []  # results of the next route lookups; then QUEUES
+        self.queues = TaskQueues(self._queues_of, b"key", retry_deadline)
 
-    def queues_of(self, topic: str) -> list[MessageQueue]:
+    def _queues_of(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         found = self.route.pop(0) if self.route else QUEUES
         if isinstance(found, RocketError):
             raise found
         return found
 
-    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
-        future: Future[SendResult] = Future()
+    def block(self, number: int) -> Block:
+        """A free block, as the encoder yields it."""
+        return replace(block(number, self.queues.drawn("t", number)), is_free=True)
+
+    def submit(self, block: Block, queue: MessageQueue) -> Promise[SendResult]:
+        future: Promise[SendResult] = Promise()
         number = len(self.sent)
         self.sent.append((block, queue))
         self.open.append(future)
         self.most_open = max(self.most_open, sum(not each.done() for each in self.open))
         if number in self.errors:
-            future.set_exception(self.errors[number])
+            future.fail(self.errors[number])
         elif self.at_once:
-            future.set_result(answer(queue, self.status))
+            future.resolve(answer(queue, self.status))
         return future
 
     def sender(self, limit: int = 3) -> BlockSender:
         return BlockSender(
             self.submit,
-            self.queues_of,
+            self.queues,
             limit=limit,
             delayed_limit=4,
-            key=b"key",
-            retry_deadline=lambda: RetryDeadline(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
+            retry_deadline=retry_deadline,
             where="partition 2",
         )
 
 
-def block(number: int, queue: MessageQueue | None = None) -> Block:
+def block(number: int, queue: MessageQueue) -> Block:
     return Block("t", queue, memoryview(b"x" * 10), 5, number, lot=number)
 
 
@@ -82,10 +91,10 @@ def test_free_blocks_are_spread_and_a_removed_queue_moves_only_its_blocks() -> N
     wire = Wire()
     sender = wire.sender()
     for number in range(200):
-        sender.put(block(number))
+        sender.put(wire.block(number))
     wire.route = [[queue for queue in QUEUES if queue != QUEUES[1]]] * 200
     for number in range(200):
-        sender.put(block(number))
+        sender.put(wire.block(number))
     sender.finish()
     used = [queue for _, queue in wire.sent]
     assert min(used[:200].count(queue) for queue in QUEUES) > 30
@@ -107,14 +116,14 @@ def test_delayed_rows_have_a_separate_limit_and_are_ordered_by_key() -> None:
     for number, key in enumerate(("a", "b", None), 1):
         sender.put(delayed(number, key))
     assert wire.most_open == 4, "neither of them waits for the plain rows of its queue"
-    wire.open[2].set_result(answer(QUEUES[0]))
-    wire.open[1].set_exception(RemotingTimeoutError("late"))
+    wire.open[2].resolve(answer(QUEUES[0]))
+    wire.open[1].fail(RemotingTimeoutError("late"))
     wire.at_once = True
     sender.put(delayed(4, "a"))
     assert [each.first_row for each, _ in wire.sent] == [0, 1, 2, 3, 1, 4], "behind what is sent again"
     for future in wire.open:
         if not future.done():
-            future.set_result(answer(QUEUES[0]))
+            future.resolve(answer(QUEUES[0]))
     sender.finish()
     assert (messages(sender), sender.retries) == (9, 1)
 
@@ -134,11 +143,11 @@ def test_a_block_for_a_queue_waits_for_the_previous_one() -> None:
     sender = wire.sender()
     sender.put(block(0, QUEUES[0]))
     sender.put(block(1, QUEUES[1]))
-    wire.open[0].set_result(answer(QUEUES[0]))
+    wire.open[0].resolve(answer(QUEUES[0]))
     sender.put(block(2, QUEUES[0]))
     assert [each.first_row for each, _ in wire.sent] == [0, 1, 2]
     for future in wire.open[1:]:
-        future.set_result(answer(QUEUES[0]))
+        future.resolve(answer(QUEUES[0]))
     sender.finish()
     assert sender.topics["t"].requests == 3
 
@@ -146,10 +155,10 @@ def test_a_block_for_a_queue_waits_for_the_previous_one() -> None:
 def test_requests_in_flight_are_limited() -> None:
     wire = Wire(at_once=False)
     sender = wire.sender(limit=2)
-    sender.put(block(0))
-    sender.put(block(1))
-    wire.open[1].set_result(answer(QUEUES[1]))
-    sender.put(block(2))
+    sender.put(wire.block(0))
+    sender.put(wire.block(1))
+    wire.open[1].resolve(answer(QUEUES[1]))
+    sender.put(wire.block(2))
     assert wire.most_open == 2
 
 
@@ -157,7 +166,7 @@ def test_a_failed_free_block_goes_to_another_broker() -> None:
     wire = Wire()
     wire.errors = {0: RemotingTimeoutError("late"), 1: BrokerError("busy", response_code=2)}
     sender = wire.sender()
-    sender.put(block(0))
+    sender.put(wire.block(0))
     sender.finish()
     brokers = [queue.broker_name for _, queue in wire.sent]
     assert brokers[0] != brokers[1] != brokers[2]
@@ -182,7 +191,7 @@ def test_a_broker_that_refuses_the_topic_is_excluded() -> None:
         wire = Wire()
         wire.errors = {0: error, 1: RemotingTimeoutError("late")}
         sender = wire.sender()
-        sender.put(block(0))
+        sender.put(wire.block(0))
         sender.finish()
         first, *others = [queue.broker_name for _, queue in wire.sent]
         assert len(others) == 2
@@ -194,7 +203,7 @@ def test_when_every_broker_refuses_the_error_is_final() -> None:
     wire = Wire()
     wire.errors = {number: BrokerError(f"no right {number}", response_code=16) for number in range(10)}
     sender = wire.sender()
-    sender.put(block(0))
+    sender.put(wire.block(0))
     with pytest.raises(BrokerError, match="no right 1"):
         sender.finish()
     assert len(wire.sent) == 2
@@ -209,16 +218,28 @@ def test_a_block_for_a_queue_is_not_moved() -> None:
         sender.finish()
 
 
+def test_a_block_goes_to_its_queue_without_a_look_up() -> None:
+    wire = Wire()
+    sender = wire.sender()
+    found = [wire.block(number) for number in range(8)]
+    wire.route = [NameServerUnreachableError("not to be asked")]
+    for each in found:
+        sender.put(each)
+    sender.finish()
+    assert [queue for _, queue in wire.sent] == [each.queue for each in found]
+    assert len(wire.route) == 1
+
+
 def test_an_unavailable_route_is_retried() -> None:
     wire = Wire()
     wire.route = [NameServerUnreachableError("restarting"), NameServerUnreachableError("restarting")]
     sender = wire.sender()
-    sender.put(block(0))
+    sender.put(wire.block(0))
     sender.finish()
     assert (messages(sender), wire.route) == (5, [])
     wire.route = [TopicNotFoundError("no such topic")]
     with pytest.raises(TopicNotFoundError):
-        sender.put(block(1))
+        sender.put(wire.block(1))
 
 
 def test_a_failed_free_block_keeps_its_queue_without_a_route() -> None:
@@ -226,7 +247,7 @@ def test_a_failed_free_block_keeps_its_queue_without_a_route() -> None:
     wire.errors = {0: RemotingTimeoutError("late")}
     wire.route = [QUEUES, QueueNotFoundError("no master now", retriable=True)]
     sender = wire.sender()
-    sender.put(block(0))
+    sender.put(wire.block(0))
     sender.finish()
     assert wire.sent[0][1] == wire.sent[1][1]
     assert messages(sender) == 5
@@ -236,10 +257,10 @@ def test_a_failed_free_block_keeps_its_queue_without_a_route() -> None:
 def test_unconfirmed_rows_are_counted_and_logged_once(status: SendStatus, caplog: pytest.LogCaptureFixture) -> None:
     wire = Wire()
     sender = wire.sender()
-    sender.put(block(0))
+    sender.put(wire.block(0))
     wire.status = status
-    sender.put(block(1))
-    sender.put(block(2))
+    sender.put(wire.block(1))
+    sender.put(wire.block(2))
     with caplog.at_level(logging.WARNING):
         sender.finish()
     assert (messages(sender), sender.unconfirmed, len(wire.sent)) == (15, 10, 3)
@@ -272,7 +293,7 @@ def test_a_final_error_is_raised(error: RocketError, expected: type[RocketError]
     wire = Wire()
     wire.errors = {0: error}
     sender = wire.sender()
-    sender.put(block(7))
+    sender.put(wire.block(7))
     with pytest.raises(expected, match=text):
         sender.finish()
     assert len(wire.sent) == 1
@@ -282,6 +303,6 @@ def test_a_rejected_delivery_time_names_its_column() -> None:
     wire = Wire()
     wire.errors = {0: BrokerError("timer message illegal, the delay time should not be bigger", response_code=13)}
     sender = wire.sender()
-    sender.put(replace(block(7), is_delayed=True, count=1))
+    sender.put(replace(wire.block(7), is_delayed=True, count=1))
     with pytest.raises(RowError, match=r"row 7 of partition 2: the broker rejects deliverAt .*timerMax"):
         sender.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
@@ -46,6 +45,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.remoting.client.promise import Promise, resolved
 
 KINDS: dict[str, DataType] = {
     "string": StringType(),
@@ -149,18 +149,14 @@ class FakeSink:
         self.failures: list[RocketError] = []
         self.status = SendStatus.SEND_OK
 
-    def queues_of(self, topic: str) -> list[MessageQueue]:
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         if self.failures:
             raise self.failures.pop(0)
         return [MessageQueue(topic, "broker-a", number) for number in range(4)]
 
-    ordered_queues_of = queues_of
-
-    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+    def submit(self, block: Block, queue: MessageQueue) -> Promise[SendResult]:
         self.used.append(queue)
-        future: Future[SendResult] = Future()
-        future.set_result(SendResult(self.status, "", "", queue, 0))
-        return future
+        return resolved(SendResult(self.status, "", "", queue, 0))
 
 
 @pytest.fixture
@@ -183,7 +179,7 @@ def write(batch: int = 0, **columns: list[str]) -> Written:
 def test_small_micro_batches_are_spread_over_queues(sink: FakeSink) -> None:
     for batch in range(64):
         write(batch)
-    assert {sink.used.count(queue) > 5 for queue in sink.queues_of("t")} == {True}
+    assert {sink.used.count(queue) > 5 for queue in sink.queues("t")} == {True}
     first = sink.used[:]
     for batch in range(64):
         write(batch)

@@ -234,14 +234,38 @@ class Pipeline:
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()
 
-    def stored(self, broker: str, status: SendStatus) -> None:
+    # --- attempts ---------------------------------------------------------------------------------------------
+
+    def answered(
+        self, out: Outgoing, queue: MessageQueue, address: str, seconds: float, response: RemotingCommand
+    ) -> SendResult:
+        """Return the result of an attempt, or raise the error that its response tells."""
+        broker = queue.broker_name
+        if self.faults.enabled:
+            self.faults.update(broker, seconds)
+        if response.code not in STORED_CODES:
+            raise self.refused(response, address, out.code, queue.topic)
+        result = out.result(queue, response)
+        if self.statuses.get(broker, SendStatus.SEND_OK) is not result.status:
+            self._note_status(broker, result.status)
+        self.stats.sent(out.topic, out.count, len(out.body), seconds)
+        return result
+
+    def failed(self, out: Outgoing, queue: MessageQueue, address: str, seconds: float, error: BaseException) -> None:
+        """Note an attempt that failed."""
+        if isinstance(error, RemotingError):
+            self.faults.update(queue.broker_name, seconds, isolated=True)
+            if isinstance(error, RemotingConnectError) and address:
+                self.instance.routes.mark_unavailable(address)
+        self.stats.failed(out.topic, seconds)
+
+    def _note_status(self, broker: str, status: SendStatus) -> None:
         """Log a broker's first message with another status than the one before."""
-        if self.statuses.get(broker, SendStatus.SEND_OK) is not status:
-            self.statuses[broker] = status
-            if status is SendStatus.SEND_OK:
-                logger.info("broker %s stores messages with SEND_OK again", broker)
-            else:
-                self.often.warning((broker, status), "broker %s stores messages with status %s", broker, status.name)
+        self.statuses[broker] = status
+        if status is SendStatus.SEND_OK:
+            logger.info("broker %s stores messages with SEND_OK again", broker)
+        else:
+            self.often.warning((broker, status), "broker %s stores messages with status %s", broker, status.name)
 
     def refused(self, response: RemotingCommand, address: str, code: int, topic: str) -> ClientError:
         request = RemotingCommand.request(code, {"b": topic})
@@ -384,26 +408,15 @@ class Send(Submitted):
         spent = time.monotonic() - self._begun
         result: SendResult | None = None
         if response is not None:
-            if pipeline.faults.enabled:
-                pipeline.faults.update(queue.broker_name, spent)
             try:
-                if response.code not in STORED_CODES:
-                    raise pipeline.refused(response, self._address, out.code, queue.topic)
-                result = out.result(queue, response)
-                pipeline.stored(queue.broker_name, result.status)
+                result = pipeline.answered(out, queue, self._address, spent, response)
             except RocketError as failure:
                 error = failure
             except Exception as failure:
                 self.end(None, failure)
                 return
-        elif isinstance(error, RemotingError):
-            pipeline.faults.update(queue.broker_name, spent, isolated=True)
-            if isinstance(error, RemotingConnectError) and self._address:
-                pipeline.instance.routes.mark_unavailable(self._address)
-        if result is not None:
-            pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
-        else:
-            pipeline.stats.failed(out.topic, spent)
+        if error is not None:
+            pipeline.failed(out, queue, self._address, spent, error)
         self._hooked(self._conclude, result, error)
 
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:

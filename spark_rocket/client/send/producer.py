@@ -39,6 +39,7 @@ from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
+from spark_rocket.client.send.attempt import Attempt
 from spark_rocket.client.send.outgoing import Packer, split_batch
 from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
@@ -395,6 +396,17 @@ class Producer(Client):
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
         return Send(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send_async()
+
+    def attempt(self, message: Message, queue: MessageQueue) -> Promise[SendResult]:
+        """Send once to a queue, for a caller that limits and repeats its attempts itself (``attempt.py``)."""
+        return Attempt(self._running(), self._packer.pack(message), queue, self._send_timeout)
+
+    def attempt_batch_body(
+        self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0
+    ) -> Promise[SendResult]:
+        """Like ``attempt``, of ``count`` encoded messages (``send_batch_body_async``)."""
+        out = self._packer.encoded(queue.topic, body, count, sys_flag)
+        return Attempt(self._running(), out, queue, self._send_timeout)
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Recall a message with a delivery time, by ``SendResult.recall_handle``; return its id.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -45,6 +44,7 @@ from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import GetTopicConfigRequestHeader
+from spark_rocket.remoting.client.promise import Promise
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -149,9 +149,9 @@ class Brokers:
         with self._existing(queue):
             return self._producer.send(Message.of(queue.topic, body, tags=tags, keys=keys), queue=queue)
 
-    def stage_async(self, queue: MessageQueue, body: memoryview) -> Future[SendResult]:
+    def stage_async(self, queue: MessageQueue, body: memoryview) -> Promise[SendResult]:
         """Send a block as one message's body, without a copy."""
-        return self._producer.send_async(Message(queue.topic, body), queue=queue)  # type: ignore[arg-type]
+        return self._producer.attempt(Message(queue.topic, body), queue)  # type: ignore[arg-type]
 
     def publish(self, block: Block, queue: MessageQueue) -> SendResult:
         """Send rows as an at-least-once write sends them, once."""

@@ -2,7 +2,7 @@
 
 Each block, a whole batch body, becomes the body of one message of the staging topic. Any queue of that topic will do,
 so a block is staged again freely when its response is lost; a second copy is never referenced, and retention removes
-it. The target queue is chosen here, as an at-least-once write chooses it. Delayed rows of a target queue share blocks.
+it. Its rows will be published to the block's queue. Delayed rows of one queue share blocks.
 
 A ``Stager`` belongs to one task and thread. Nothing that it stages is visible until its epoch is decided.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,8 +23,9 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.datasource.write.row_encoder import Block, RowEncoder
-from spark_rocket.datasource.write.send import BlockSender, choose_queue
+from spark_rocket.datasource.write.send import BlockSender
 from spark_rocket.errors import DataLossError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
@@ -42,21 +42,22 @@ class Staged(WriterCommitMessage):
 class Stager:
     """Stages the blocks of one partition."""
 
-    def __init__(self, brokers: Brokers, options: WriteOptions, epoch: Epoch, partition: int) -> None:
+    def __init__(
+        self, brokers: Brokers, queues: TaskQueues, options: WriteOptions, epoch: Epoch, partition: int
+    ) -> None:
         self._brokers = brokers
+        self._queues = queues
         self._options = options
         self._epoch = epoch
         self._partition = partition
-        self._key = epoch.key(partition, is_delayed=False)
         self._unconfirmed: list[StagedBlock] = []
         self._delayed: dict[MessageQueue, list[Block]] = {}
         self.blocks: list[StagedBlock] = []
         self.sender = BlockSender(
             lambda block, queue: brokers.stage_async(queue, block.body),
-            brokers.queues,
+            queues,
             limit=options.max_requests_in_flight,
             delayed_limit=options.max_delayed_in_flight,
-            key=self._key,
             retry_deadline=Timing.of(options).deadline,
             where=f"partition {partition}",
             on_stored=self._stored,
@@ -76,10 +77,6 @@ class Stager:
                 remedy="Make it smaller, or raise maxMessageSize here and on the brokers.",
             )
         queue = block.queue
-        if queue is None:
-            deadline = Timing.of(self._options).deadline()
-            queues = deadline.call(lambda: self._brokers.queues(block.topic), f"to find {block.topic}")
-            queue = choose_queue(block.lot, queues, self._key)
         self._brokers.check_target(queue)
         if not block.is_delayed:
             self._stage(queue, block.body, block.count, block)
@@ -104,7 +101,9 @@ class Stager:
                 crc=zlib.crc32(body),
             )
         )  # fmt: skip
-        self.sender.put(Block(self._options.staging_topic, None, body, rows, first.first_row, lot=number))
+        topic = self._options.staging_topic
+        place = self._queues.drawn(topic, number)
+        self.sender.put(Block(topic, place, body, rows, first.first_row, is_free=True, lot=number))
 
     def _stored(self, block: Block, result: SendResult) -> None:
         staged = self.blocks[block.lot]
@@ -145,14 +144,12 @@ def stage_rows(batches: Iterator[pa.RecordBatch], brokers: Brokers, options: Wri
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
 
+    key = epoch.key(partition, is_delayed=False)
+    queues = TaskQueues(brokers.queues, key, Timing.of(options).deadline)
     encoder = RowEncoder(
-        options,
-        partial(brokers.queues, ordered=True),
-        epoch.key(partition, is_delayed=False),
-        f"partition {partition}",
-        epoch.key(partition, is_delayed=True),
+        options, queues, key, f"partition {partition}", delayed_key=epoch.key(partition, is_delayed=True)
     )
-    stager = Stager(brokers, options, epoch, partition)
+    stager = Stager(brokers, queues, options, epoch, partition)
     for batch in batches:
         for block in encoder.blocks(batch):
             stager.put(block)

@@ -14,9 +14,9 @@ one queue therefore become up to three kinds of blocks:
 
 Queue selection: ``queueId`` names the queue. Otherwise ``shardingKey``, or the sharding key among the properties of a
 copied message, selects it like RocketMQ's SelectMessageQueueByHash, so Java producers and this one use the same queue
-for a key. Otherwise the row is *free*. A task's rows form *lots* of
-most 10,000 rows and about 4 MiB of bodies; the free rows of a lot go to one queue that is drawn for it. Lots depend on
-the rows alone: batch and request boundaries and compression do not move a row to another queue.
+for a key. Otherwise the row is *free*. A task's rows form *lots* of at most 10,000 rows and about 4 MiB of bodies; the
+free rows of a lot go to one queue that is drawn for it (``queues.py``). Lots depend on the rows alone: batch and
+request boundaries and compression do not move a row to another queue.
 
 UNIQ_KEY (16 bytes, shown as 32 hexadecimal digits; the size and shape of the classic client's):
 
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -49,7 +49,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parsers import WRITABLE_TOPIC, can_be_written
-from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import (
     DELAY,
@@ -92,10 +92,10 @@ _RESERVED_BYTES = 40_000  # more than any message's properties and what compress
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows for one queue (or for any, when ``queue`` is None), encoded as one batch body."""
+    """Rows for one queue, encoded as one batch body."""
 
     topic: str
-    queue: MessageQueue | None
+    queue: MessageQueue
     body: memoryview
     count: int
     first_row: int
@@ -104,8 +104,10 @@ class Block:
     """A single row, to be sent in its own request."""
     order: str | None = None
     """Delayed rows are ordered only among those with the same key."""
+    is_free: bool = False
+    """``queue`` was drawn: if it fails, another one may be drawn."""
     lot: int = 0
-    """Free blocks of one lot go to one queue; each delayed row is its own lot."""
+    """What free blocks' queues are drawn for; each delayed row is its own lot."""
 
     def rows(self) -> str:
         """Format the rows for messages."""
@@ -135,20 +137,19 @@ class RowEncoder:
     def __init__(
         self,
         options: WriteOptions,
-        queues_of: Callable[[str], Sequence[MessageQueue]],
+        queues: TaskQueues,
         key: bytes,
         where: str,
         delayed_key: bytes | None = None,
     ) -> None:
         """``delayed_key``: a separate key for delayed rows, if their ids must differ from those of other rows."""
         self._options = options
-        self._queues_of = queues_of
+        self._queues = queues
         self._key = key
         self._delayed_key = delayed_key or key
         self._where = where
         self._rows_before = 0
         self._lot_bytes = 0  # bytes of bodies since the last row whose number is a multiple of LOT_ROWS
-        self._queues: dict[str, list[MessageQueue]] = {}
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[Block]:
         """Check and encode one batch. Invalid rows are found before any block is yielded."""
@@ -188,16 +189,18 @@ class RowEncoder:
         for low, high in self._cuts(groups, lots, plan):
             topic, queue = queues[int(groups[low]) // 3]
             kind = int(kinds[low])
+            lot = int(rows[low] if kind == _DELAYED else lots[low])
             yield Block(
                 topic,
-                queue,
+                queue or self._queues.drawn(topic, lot),
                 plan.encode(low, high),
                 high - low,
                 int(rows[low]),
                 COMPRESSION_BITS[self._options.compression] if kind == _COMPRESSED else 0,
                 kind == _DELAYED,
                 sharding[low].as_py() if kind == _DELAYED and sharding is not None else None,
-                int(rows[low] if kind == _DELAYED else lots[low]),
+                queue is None,
+                lot,
             )
 
     def _unique_keys(self, rows: I64, given: dict[str, pa.Array | None]) -> pa.Array:
@@ -336,17 +339,13 @@ class RowEncoder:
             yield topic, everything if len(encoded.dictionary) == 1 else np.flatnonzero(codes == code)
 
     def _queues_for(self, topic: str, members: I64) -> list[MessageQueue]:
-        queues = self._queues.get(topic)
-        if queues is None:
-            if not can_be_written(topic):
-                raise self._error(
-                    int(members[0]),
-                    f"topic is {topic[:200]!r}, which is not writable.",
-                    f"Use {WRITABLE_TOPIC}.",
-                )
-            deadline = RetryDeadline(self._options.retry_timeout_ms)
-            queues = self._queues[topic] = sorted(deadline.call(lambda: self._queues_of(topic), f"to find {topic}"))
-        return queues
+        if not can_be_written(topic):
+            raise self._error(
+                int(members[0]),
+                f"topic is {topic[:200]!r}, which is not writable.",
+                f"Use {WRITABLE_TOPIC}.",
+            )
+        return self._queues.ordered(topic)
 
     def _choose(
         self, topic: str, queues: list[MessageQueue], columns: dict[str, pa.Array], members: I64

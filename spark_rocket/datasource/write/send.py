@@ -1,12 +1,13 @@
 """Send blocks to brokers: several requests in flight, in order where order matters, with retries.
 
+A block in flight is in one table, as the request of its connection's session, which has the deadline of the attempt
+(``client.send.attempt``). The sender counts blocks in flight, and has the deadline of all attempts of each.
+
 A block for a given queue waits until the queue's previous block is acknowledged, retries included. Rows then keep their
 order even if a broker handles requests of one connection in several threads. Delayed rows wait only for rows with the
-same sharding key. The queue of a free block is a function of the write, the block's lot and the topic's queues. A queue
-that is added or removed moves no lot between the others. A retried task selects the queue of the first attempt,
-where a reader can detect the duplicate. After a failure a free block goes to another broker. A broker that rejects the
-topic (codes 1, 16, 17) is skipped from then on. A request that failed may have been executed, so rows may be stored
-twice: the guarantee is at least once, and a duplicate has the same UNIQ_KEY.
+same sharding key. After a failure a free block goes to another broker. A broker that rejects the topic (codes 1, 16,
+17) is skipped from then on. A request that failed may have been executed, so rows may be stored twice: the guarantee is
+at least once, and a duplicate has the same UNIQ_KEY.
 
 A broker that could not flush or replicate in time has stored the messages (RocketMQ counts them as sent). They are
 counted as ``unconfirmed`` and logged once.
@@ -20,11 +21,9 @@ DefaultMQProducerImpl's retries and its backpressure.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from queue import SimpleQueue
@@ -32,12 +31,14 @@ from queue import SimpleQueue
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.remoting.client.promise import Promise
 
 
 class Sink:
@@ -59,21 +60,20 @@ class Sink:
             **options.connection.arguments(),
         )
 
-    def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return the writable queues. Raises TopicNotFoundError or NameServerUnreachableError."""
-        return self._producer.queues(topic)
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        """Return the writable queues; ``ordered``: for sharding keys, including queues of unavailable brokers.
 
-    def ordered_queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return the queues for sharding keys, including queues of unavailable brokers."""
-        return self._producer.queues(topic, ordered=True)
+        Raises TopicNotFoundError or NameServerUnreachableError.
+        """
+        return self._producer.queues(topic, ordered=ordered)
 
-    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
-        """Send once; the future's error tells whether a retry is possible."""
+    def submit(self, block: Block, queue: MessageQueue) -> Promise[SendResult]:
+        """Send once; the promise's error tells whether a retry is possible."""
         if len(block.body) <= self._limit and not block.is_delayed:
-            return self._producer.send_batch_body_async(queue, block.body, block.count, sys_flag=block.sys_flag)
+            return self._producer.attempt_batch_body(queue, block.body, block.count, sys_flag=block.sys_flag)
         ((flag, body, properties),) = decode_batch_body(block.body)
         message = Message(queue.topic, bytes(body), decode_properties(bytes(properties)), flag)
-        return self._producer.send_async(message, queue=queue)
+        return self._producer.attempt(message, queue)
 
 
 def sink_for(options: WriteOptions) -> Sink:
@@ -91,15 +91,18 @@ log = logging.getLogger("spark_rocket.datasource")
 # The broker rejects the topic; another broker may accept it, as in the client's producer.
 _TRY_OTHER_BROKER = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 
-Submit = Callable[[Block, MessageQueue], Future[SendResult]]
+Submit = Callable[[Block, MessageQueue], Promise[SendResult]]
 
 
 @dataclass(slots=True)
 class _Flight:
+    """A block until it is stored: its present queue and attempt, and the deadline of all attempts."""
+
     block: Block
     queue: MessageQueue
     retry_deadline: RetryDeadline
     refused_by: set[str] = field(default_factory=set)
+    answer: Promise[SendResult] = field(default_factory=Promise)
 
 
 @dataclass(slots=True)
@@ -118,26 +121,23 @@ class BlockSender:
     def __init__(
         self,
         submit: Submit,
-        queues_of: Callable[[str], Sequence[MessageQueue]],
+        queues: TaskQueues,
         *,
         limit: int,
         delayed_limit: int,
-        key: bytes,
         retry_deadline: Callable[[], RetryDeadline],
         where: str = "",
         on_stored: Callable[[Block, SendResult], None] = lambda block, result: None,
     ) -> None:
         self._on_stored = on_stored
         self._submit = submit
-        self._queues_of = queues_of
+        self._queues = queues
         self._limits = {False: limit, True: delayed_limit}
-        self._key = key
         self._retry_deadline = retry_deadline
         self._where = where and f" of {where}"  # for error messages
-        self._in_flight: dict[Future[SendResult], _Flight] = {}
-        self._counts = {False: 0, True: 0}  # of ``_in_flight``, by whether they are delayed
+        self._counts = {False: 0, True: 0}  # of blocks in flight, by whether they are delayed
         self._busy: set[Hashable] = set()
-        self._done: SimpleQueue[Future[SendResult]] = SimpleQueue()
+        self._answered: SimpleQueue[_Flight] = SimpleQueue()
         self.topics: dict[str, Sent] = {}
         self.retries = 0
         self.unconfirmed = 0
@@ -147,40 +147,31 @@ class BlockSender:
         order = _order(block)
         while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
             self._settle()
-        retry_deadline = self._retry_deadline()
-        queue = block.queue or retry_deadline.call(
-            lambda: self._choose(block, self._queues_of(block.topic)), f"to find {block.topic}"
-        )
         if order is not None:
             self._busy.add(order)
         self._counts[block.is_delayed] += 1
-        self._launch(_Flight(block, queue, retry_deadline))
+        self._launch(_Flight(block, block.queue, self._retry_deadline()))
 
     def finish(self) -> None:
         """Wait until all blocks are stored."""
-        while self._in_flight:
+        while any(self._counts.values()):
             self._settle()
-
-    def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
-        return choose_queue(block.lot, queues, self._key)
 
     def _launch(self, flight: _Flight) -> None:
         while True:
             try:
-                future = self._submit(flight.block, flight.queue)
+                flight.answer = self._submit(flight.block, flight.queue)
             except RocketError as error:
                 self._failed(flight, error)
             else:
-                self._in_flight[future] = flight
-                future.add_done_callback(self._done.put)
+                flight.answer.when_settled(lambda _: self._answered.put(flight))
                 return
 
     def _settle(self) -> None:
-        future = self._done.get()
-        flight = self._in_flight.pop(future)
+        flight = self._answered.get()
         block = flight.block
         try:
-            result = future.result()
+            result = flight.answer.result()
         except RocketError as error:
             self._failed(flight, error)
             self._launch(flight)
@@ -221,37 +212,23 @@ class BlockSender:
                 else error.remedy,
             ) from error
         self.retries += 1
-        free = flight.block.queue is None
-        elsewhere = self._other_queues(flight) if free else []
+        elsewhere = self._elsewhere(flight)
         if elsewhere and error.response_code in _TRY_OTHER_BROKER:
             flight.refused_by.add(flight.queue.broker_name)
         else:
             flight.retry_deadline.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
-        if elsewhere:
-            flight.queue = self._choose(flight.block, elsewhere)
+        flight.queue = elsewhere or flight.queue
 
-    def _other_queues(self, flight: _Flight) -> list[MessageQueue]:
-        """Return queues of brokers that neither just failed nor rejected the topic; empty if none is known now."""
+    def _elsewhere(self, flight: _Flight) -> MessageQueue | None:
+        """Draw a queue of brokers that neither just failed nor rejected the topic; None if there is none now."""
+        if not flight.block.is_free:
+            return None
         avoid = flight.refused_by | {flight.queue.broker_name}
-        try:
-            return [queue for queue in self._queues_of(flight.block.topic) if queue.broker_name not in avoid]
-        except RocketError:
-            return []
-
-
-def choose_queue(lot: int, queues: Sequence[MessageQueue], key: bytes) -> MessageQueue:
-    """Draw a number for the lot in each queue; return the queue with the highest."""
-    salt = lot.to_bytes(8, "big")
-
-    def drawn(queue: MessageQueue) -> bytes:
-        name = f"{queue.broker_name}\0{queue.queue_id}".encode()
-        return hashlib.blake2b(name, digest_size=8, key=key, salt=salt).digest()
-
-    return max(queues, key=drawn)
+        return self._queues.drawn_elsewhere(flight.block.topic, flight.block.lot, avoid)
 
 
 def _order(block: Block) -> Hashable:
     """Return the ordering key: blocks with the same key are sent one after another; None if order is free."""
-    if block.queue is None or (block.is_delayed and block.order is None):
+    if block.is_free or (block.is_delayed and block.order is None):
         return None
     return (block.queue, block.order) if block.is_delayed else block.queue

@@ -6,12 +6,12 @@ Belongs to one thread. The last request is acknowledged when ``send_rows`` retur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pyarrow as pa
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.write.queues import TaskQueues
 from spark_rocket.datasource.write.row_encoder import RowEncoder, write_key
 from spark_rocket.datasource.write.send import BlockSender, sink_for
 from spark_rocket.errors import TopicNotFoundError
@@ -23,25 +23,29 @@ def send_rows(
 ) -> BlockSender:
     """Send a task's rows; return the sender, which has counted them. ``name`` and ``batch_id`` identify the write."""
     sink = sink_for(options)
-    key = write_key(name, batch_id, partition)
+    where = f"partition {partition}"
 
     def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         try:
-            return sink.ordered_queues_of(topic) if ordered else sink.queues_of(topic)
+            return sink.queues(topic, ordered=ordered)
         except TopicNotFoundError as problem:
             # The option names the topic, so an unavailable broker is likelier than a missing topic.
             problem.retriable = topic == options.topic
             raise
 
-    encoder = RowEncoder(options, partial(queues_of, ordered=True), key, f"partition {partition}")
+    def retry_deadline() -> RetryDeadline:
+        return RetryDeadline(options.retry_timeout_ms)
+
+    key = write_key(name, batch_id, partition)
+    queues = TaskQueues(queues_of, key, retry_deadline)
+    encoder = RowEncoder(options, queues, key, where)
     sender = BlockSender(
         sink.submit,
-        queues_of,
+        queues,
         limit=options.max_requests_in_flight,
         delayed_limit=options.max_delayed_in_flight,
-        key=key,
-        retry_deadline=lambda: RetryDeadline(options.retry_timeout_ms),
-        where=f"partition {partition}",
+        retry_deadline=retry_deadline,
+        where=where,
     )
     for batch in batches:
         for block in encoder.blocks(batch):

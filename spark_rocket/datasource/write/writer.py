@@ -254,7 +254,7 @@ class RocketWriter(PickledByValue, DataSourceArrowWriter):
         self._options = options
         check_columns(schema, options)
         if options.topic is not None:
-            sink_for(options).queues_of(options.topic)
+            sink_for(options).queues(options.topic)
         self._schema = schema
         self._only_read = tuple(only_read)
         self._name = options.write_id or uuid.uuid4().hex
