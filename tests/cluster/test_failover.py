@@ -27,8 +27,8 @@ from tests.cluster.harness import (
     knows_topic,
     max_offsets,
     slaves_ready,
-    until,
 )
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.crash
 

@@ -22,8 +22,8 @@ from tests.cluster.harness import (
     knows_topic,
     log_end,
     slaves_ready,
-    until,
 )
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "operations.md").read_text()

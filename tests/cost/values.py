@@ -130,7 +130,7 @@ class Filling:
 
 
 @cache
-def _hints(cls: type[Body]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 

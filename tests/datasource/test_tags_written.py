@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType
 
-from spark_rocket.datasource.bodies.types import BodyFormat
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.options.bodies import BodySettings
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope

@@ -18,7 +18,7 @@ class GoldenFrame(NamedTuple):
     """One recorded frame: ``index`` is its line of the index, ``raw`` all its bytes."""
 
     name: str
-    index: dict[str, Any]
+    index: dict[str, Any]  # type: ignore[assignment]  # it hides the method of tuples
     raw: bytes
 
     @property
@@ -38,10 +38,16 @@ class GoldenFrame(NamedTuple):
 def frames() -> tuple[GoldenFrame, ...]:
     """All recorded frames, in the order of the index."""
     with tarfile.open(HERE / "frames.tar.gz") as tar:
-        raw = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
+        raw = {member.name: _content(tar, member) for member in tar.getmembers()}
     with gzip.open(HERE / "index.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     return tuple(GoldenFrame(row["file"].removesuffix(".bin"), row, raw[row["file"]]) for row in rows)
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    assert file is not None, f"{member.name} is not a file"
+    return file.read()
 
 
 def frame(name: str) -> GoldenFrame:
@@ -61,9 +67,7 @@ def store_files(name: StoreName) -> dict[str, bytes]:
     """The files of a recorded store by their path in it, without unpacking: ``commitlog/00000000000000000000`` …"""
     with tarfile.open(HERE / f"store-4.9.8-{name}.tar.gz") as tar:
         return {
-            member.name.removeprefix("store/"): tar.extractfile(member).read()
-            for member in tar.getmembers()
-            if member.isfile()
+            member.name.removeprefix("store/"): _content(tar, member) for member in tar.getmembers() if member.isfile()
         }
 
 

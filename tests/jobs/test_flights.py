@@ -75,7 +75,7 @@ def run_on_terminal(name: str, *arguments: str | Path, errors: Path) -> str:
 
 @pytest.mark.long
 def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> None:
-    arguments = ["--limit", str(FLIGHTS), "--max-per-trigger", "2000", "--output", tmp_path]
+    arguments = ["--limit", str(FLIGHTS), "--max-per-trigger", "2000", "--output", str(tmp_path)]
     shown = run_on_terminal("demo", *arguments, errors=tmp_path / "stderr")
     # Progress of the first micro-batch changes before it ends.
     assert re.search(r" 0 flights in, 0 totals out \(processing new data: \d+ of \d+ tasks\)", shown)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +70,7 @@ def test_progress_to_a_pipe_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stdout", shown)
     asked = threading.Semaphore(0)
-    answers = iter([RuntimeError("not there yet"), "one", "two"])
+    answers: Iterator[Exception | str] = iter([RuntimeError("not there yet"), "one", "two"])
 
     def describe() -> str:
         answer = next(answers, "later")

@@ -50,5 +50,5 @@ def size(driver: Chrome, width: int, height: int) -> None:
 
 def language(driver: Chrome, languages: str) -> None:
     """Give pages opened from now on these languages, such as ``zh-CN,zh``."""
-    agent = driver.execute_script("return navigator.userAgent")  # type: ignore[no-untyped-call]
+    agent = driver.execute_script("return navigator.userAgent")
     driver.execute_cdp_cmd("Emulation.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": languages})

@@ -67,7 +67,7 @@ class NameServer:
 
 
 T, U = TopicConfig("T", 4, 4, 6), TopicConfig("U", 8, 8, 7)
-IDENTITY = {
+IDENTITY: dict[str, Any] = {
     "brokerName": "broker-a",
     "brokerAddr": "broker-a-0:10911",
     "clusterName": "DefaultCluster",
@@ -255,7 +255,7 @@ def test_member_group(ns: NameServer) -> None:
         (121, {"acceptStandardJsonOnly": "false"}, False),
     ],
 )
-def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, str], standard: bool) -> None:
+def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, Any], standard: bool) -> None:
     ns.register(T, U)
     body = bytes(ns.ask(105, version=version, topic="T", **ext).body)
     assert (b'{"0":"broker-a-0:10911"}' in body) is standard
@@ -265,12 +265,14 @@ def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, 
 
 def test_a_client_of_a_zone_gets_the_brokers_of_its_zone(ns: NameServer) -> None:
     """Like Java's clients of 5.x that were started with rocketmq.zone and rocketmq.zone.mode."""
-    near, far, slave = {"__ZONE_NAME": "zone-a"}, {"__ZONE_NAME": "zone-b"}, {"enableActingMaster": "true"}
+    near: dict[str, Any] = {"__ZONE_NAME": "zone-a"}
+    far: dict[str, Any] = {"__ZONE_NAME": "zone-b"}
+    slave = {"enableActingMaster": "true"}
     ns.register(T, name="near", **near)
     ns.register(T, name="far", **far)
     ns.register(T, name="orphan", id_=1, **far, **slave)  # its master is unavailable
 
-    def told(**ext: str) -> tuple[set[str], set[str]]:
+    def told(**ext: Any) -> tuple[set[str], set[str]]:
         route = loads_tolerant(bytes(ns.ask(105, topic="T", **ext).body))
         names = {broker["brokerName"] for broker in route["brokerDatas"]}
         return names, {queues["brokerName"] for queues in route["queueDatas"]}
@@ -360,7 +362,7 @@ CODES = sorted(NameServer().handlers)
         st.sampled_from([b"{}", b"[]", b"null", b'{"topicConfigSerializeWrapper":5}', zlib.compress(bytes(40))]),
     ),
 )
-def test_any_request_is_answered_or_refused(code: int, ext: dict[str, str], body: bytes) -> None:
+def test_any_request_is_answered_or_refused(code: int, ext: dict[str, Any], body: bytes) -> None:
     """The server converts ProtocolError to code 1; a handler may raise nothing else."""
     ns = NameServer()
     with contextlib.suppress(ProtocolError):

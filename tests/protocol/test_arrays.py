@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, s
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float64])
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100])
 def test_numbers(dtype: type, count: int) -> None:
-    values = np.arange(2 * count).astype(dtype)[::2]
+    values: np.ndarray[Any, Any] = np.arange(2 * count).astype(dtype)[::2]
     assert array_of(values).equals(pa.array(values))
     missing = np.arange(count) % 3 == 1
     array = array_of(values, missing)

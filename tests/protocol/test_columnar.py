@@ -245,12 +245,13 @@ def test_unknown_column() -> None:
 
 def test_offsets_outside_the_range_are_dropped() -> None:
     data = b"".join(record(i) for i in range(10, 20))
-    for kwargs, wanted in (
+    cases: list[tuple[dict[str, Any], range]] = [
         ({"start_offset": 13}, range(13, 20)),
         ({"end_offset": 12}, range(10, 12)),
         ({"start_offset": 12, "end_offset": 15}, range(12, 15)),
         ({"start_offset": 30}, range(0)),
-    ):
+    ]
+    for kwargs, wanted in cases:
         batch = decode_records(data, broker_name="b", **kwargs)
         batch.validate(full=True)
         assert batch.column("queueOffset").to_pylist() == list(wanted)

@@ -20,7 +20,7 @@ JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
 
 def cases() -> list[Any]:
     """A command of each kind in each spelling, and the matching header."""
-    table = [
+    table: list[tuple[str, dict[str, Any], bytes, bytes]] = [
         (
             "request",
             {"code": 10, "language": LanguageCode.JAVA, "version": 409, "opaque": 7, "ext_fields": {"topic": "T"}},

@@ -162,7 +162,7 @@ def test_a_message_without_a_handle() -> None:
         RecallMessageHandle.decode(None)
 
 
-words = st.text(st.characters(exclude_characters=" ", exclude_categories=("Cs",)), min_size=1)
+words = st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1)
 
 
 @given(st.builds(RecallMessageHandle, words, words, words, words))

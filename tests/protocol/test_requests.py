@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_rocket.errors import ProtocolError
@@ -33,7 +35,7 @@ def test_what_a_request_needs() -> None:
     """The names come from fields, bodies and stored messages. All pairs are needed, each with one of its actions."""
     assert needed(Code.SEND_MESSAGE_V2, b="orders") == [(TOPIC, "orders", (PUB,))]
     assert needed(Code.SEND_MESSAGE, topic="orders", b="bills") == [(TOPIC, "orders", (PUB,)), (TOPIC, "bills", (PUB,))]
-    read = {"topic": "orders", "consumerGroup": "readers"}
+    read: dict[str, Any] = {"topic": "orders", "consumerGroup": "readers"}
     assert needed(Code.PULL_MESSAGE, **read) == [(TOPIC, "orders", (SUB,)), (GROUP, "readers", (SUB,))]
     assert needed(Code.QUERY_CONSUMER_OFFSET, **read) == [
         (TOPIC, "orders", (SUB, GET)),

@@ -26,8 +26,8 @@ def _classes_in(package: ModuleType, base: type[_Class]) -> list[type[_Class]]:
         value
         for module in modules
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, base) and is_dataclass(value)
-        and value.__module__ == module.__name__
+        if isinstance(value, type) and issubclass(value, base)
+        and is_dataclass(value) and value.__module__ == module.__name__
     ]  # fmt: skip
 
 

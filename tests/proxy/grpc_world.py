@@ -244,7 +244,7 @@ class Peer:
         for event in self.events:
             if getattr(event, "stream_id", None) == stream:
                 if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
-                    fields |= dict(event.headers)
+                    fields |= {str(name): str(value) for name, value in event.headers}
                 elif isinstance(event, h2.events.DataReceived):
                     data += event.data
         return fields, data

@@ -188,7 +188,7 @@ def test_a_generated_certificate() -> None:
 
 def test_credentials_need_a_valid_pair(certificates: Certificates) -> None:
     with pytest.raises(ConfigError, match="not the private key"):
-        server_credentials(certificates.server_tls((certificates.server.certificate, certificates.client.key)))
+        server_credentials(certificates.server_tls(certificates.server._replace(key=certificates.client.key)))
 
 
 # --- addresses of clients -------------------------------------------------------------------------------------

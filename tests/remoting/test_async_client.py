@@ -138,6 +138,8 @@ def test_requests_from_a_server(later: bool) -> None:
         asked.add_done_callback(done)
         return None
 
+    server = ServerThread({9: ask_back})
+
     def on_push(address: str, command: RemotingCommand) -> Any:
         assert (address, command.ext_fields) == (server.address, {"who": "you"})
         response = RemotingCommand.response(command, body=b"me")
@@ -147,7 +149,6 @@ def test_requests_from_a_server(later: bool) -> None:
         asyncio.get_running_loop().call_soon(future.set_result, response)
         return future
 
-    server = ServerThread({9: ask_back})
     try:
         with_client(lambda client: client.invoke(server.address, request(9), LIMIT), on_push=on_push)
     finally:

@@ -135,7 +135,7 @@ def test_a_cluster_is_used_in_the_right_order() -> None:
 
 # --- accounts ---------------------------------------------------------------------------------------------------------
 
-ROOT = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+ROOT: dict[str, Any] = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
 
 
 @pytest.mark.parametrize("acl", ["1.0", "2.0"])
