@@ -31,7 +31,7 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
+    with LocalCluster(in_process=True) as running:
         for topic in ("orders", "more"):
             running.create_topic(topic, 3)
         with Producer("shop", name_server=running.name_server) as producer:
@@ -142,7 +142,7 @@ def test_options_of_the_connection_are_not_given_twice(export: Any, cluster: Loc
 
 
 def test_a_stopped_brokers_directory(export: Any, tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path / "data") as stopped:
+    with LocalCluster(in_process=True, data_dir=tmp_path / "data") as stopped:
         stopped.create_topic("old", 1)
         with Producer("shop", name_server=stopped.name_server) as producer:
             producer.send(Message.of("old", "x"))

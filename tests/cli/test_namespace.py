@@ -21,7 +21,7 @@ INSTANCE = "MQ_INST_1_a"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running, Producer("shop", name_server=running.name_server) as producer:
+    with LocalCluster(in_process=True) as running, Producer("shop", name_server=running.name_server) as producer:
         topic = running.create_topic(f"{INSTANCE}%orders", 1)
         running.create_topic("orders", 1)
         producer.send(Message.of(topic, "one", keys="k"))

@@ -57,7 +57,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(config=SETTINGS) as running:
+    with LocalCluster(in_process=True, config=SETTINGS) as running:
         yield running
 
 

@@ -81,7 +81,7 @@ def test_options_and_help_without_extras() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
+    with LocalCluster(in_process=True) as cluster:
         cluster.create_topic("Light")
         yield cluster
 

@@ -27,7 +27,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         return capsys.readouterr().out
 
     shown = ""
-    with LocalCluster() as cluster:
+    with LocalCluster(in_process=True) as cluster:
         monkeypatch.setenv("NAMESRV_ADDR", cluster.name_server)
         for example in examples(PAGE):
             if example.language == "shell":

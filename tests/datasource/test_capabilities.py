@@ -119,7 +119,7 @@ def test_the_order_of_spark_4_0s_calls() -> None:
         tasks = [each.task for each in of.partitions(start, end) if isinstance(each, TaskPartition)]
         return [(span.start, span.end) for task in tasks if isinstance(task, tuple) for span in task]
 
-    with LocalCluster() as cluster, Producer("tests", name_server=cluster.name_server) as producer:
+    with LocalCluster(in_process=True) as cluster, Producer("tests", name_server=cluster.name_server) as producer:
         cluster.create_topic("orders", 1)
         producer.send(Message.of("orders", "a"))
         new, marker = reader(), initial_offset()

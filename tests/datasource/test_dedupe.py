@@ -209,7 +209,7 @@ def test_the_option_and_its_conflicts() -> None:
 @pytest.mark.live
 def test_duplicates_of_repeated_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain, compressed and delayed rows, written twice with different sizes of batches and requests."""
-    with LocalCluster(data_dir=tmp_path) as cluster, Reader(cluster.name_server) as reader:
+    with LocalCluster(in_process=True, data_dir=tmp_path) as cluster, Reader(cluster.name_server) as reader:
         topic = cluster.create_topic("t", 3)
         bodies = [(b"%d" % number).ljust(number % 20 * 100, b".") for number in range(600)]
         at = datetime.now(UTC) + timedelta(seconds=2)

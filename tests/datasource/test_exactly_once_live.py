@@ -37,7 +37,7 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
+    with LocalCluster(in_process=True) as running:
         yield running
 
 
@@ -303,7 +303,10 @@ def test_a_deleted_staging_topic(cluster: LocalCluster, reader: Reader) -> None:
 
 def test_tls() -> None:
     """Staging, the ledger, publishing and reading back."""
-    with LocalCluster(tls="enforcing") as cluster, Reader(cluster.name_server, tls=cluster.tls) as reader:
+    with (
+        LocalCluster(in_process=True, tls="enforcing") as cluster,
+        Reader(cluster.name_server, tls=cluster.tls) as reader,
+    ):
         topic = cluster.create_topic("private", 2)
         given = options(cluster, topic, tls="true", tlsCaFile=str(cluster.tls.client_trust_cert_path))
         staged = stage(given, Epoch("private", 0), rows(50))
@@ -344,7 +347,7 @@ ROWS_OF_KEYS = [f"k{number % 9}:{number}" for number in range(200)]
 
 def test_missing_permissions_are_named() -> None:
     keys = {"access_key": "admin-account", "secret_key": "admin-secret"}
-    with LocalCluster(access_key="admin-account", secret_key="admin-secret") as cluster:
+    with LocalCluster(in_process=True, access_key="admin-account", secret_key="admin-secret") as cluster:
         cluster.create_topic("orders")
         account = {"accessKey": "sink-account", "secretKey": "sink-secret"}
         rights = ["orders=PUB|SUB", "ROCKET_SINK_STAGING=PUB|SUB", "ROCKET_SINK_LEDGER=SUB"]

@@ -93,7 +93,7 @@ def imported(code: str, *arguments: str, most_compared: int = 20) -> set[str]:
 
 
 def test_processes_import_only_what_they_use(tmp_path: Path) -> None:
-    with LocalCluster() as cluster, Producer("lean", name_server=cluster.name_server) as producer:
+    with LocalCluster(in_process=True) as cluster, Producer("lean", name_server=cluster.name_server) as producer:
         cluster.create_topic("lean", 2)
         for size in (3, 60):  # bodies of equal and of different lengths
             messages = [Message.of("lean", "x" * (10 + number % size), keys=f"key-{number}") for number in range(30)]
@@ -147,7 +147,7 @@ def test_writing_processes_import_only_what_they_use(
     with pa.OSFile(str(rows), "wb") as out, pa.ipc.new_file(out, batch.schema) as stored:
         stored.write_batch(batch)
     schema = from_arrow_schema(batch.schema).json()
-    with LocalCluster() as cluster:
+    with LocalCluster(in_process=True) as cluster:
         cluster.create_topic("lean", 2)
         plan = imported(_PLAN_WRITE, cluster.name_server, file, json.dumps(options), schema)
         task = imported(_WRITE, cluster.name_server, file, str(rows))

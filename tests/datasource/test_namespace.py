@@ -51,7 +51,7 @@ INSTANCE = "MQ_INST_1_a"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """Two topics of the instance and one outside it, with a message in each queue; and a dead letter."""
-    with LocalCluster() as running, Producer("shop", name_server=running.name_server) as producer:
+    with LocalCluster(in_process=True) as running, Producer("shop", name_server=running.name_server) as producer:
         dead = running.create_topic(f"%DLQ%{INSTANCE}%billing", 1)
         producer.send(Message.of(dead, "dead", properties={"RETRY_TOPIC": f"{INSTANCE}%orders"}))
         for topic in (f"{INSTANCE}%orders", f"{INSTANCE}%paid", "orders"):
@@ -182,7 +182,7 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
 
 
 def test_the_sink_lives_in_the_namespace() -> None:
-    with LocalCluster() as cluster, Admin(cluster.name_server) as admin:
+    with LocalCluster(in_process=True) as cluster, Admin(cluster.name_server) as admin:
         cluster.create_topic(f"{INSTANCE}%sunk", 2)
         given, _ = check_topics(writing(cluster, **SINK))
         commit(given, 0, "1", "2")
@@ -208,7 +208,7 @@ def test_the_sink_lives_in_the_namespace() -> None:
 
 def test_a_sink_with_full_names_keeps_its_ledger() -> None:
     """Its ledger has no namespace. It is found, so nothing is decided twice."""
-    with LocalCluster() as cluster, Admin(cluster.name_server) as admin:
+    with LocalCluster(in_process=True) as cluster, Admin(cluster.name_server) as admin:
         cluster.create_topic(f"{INSTANCE}%sunk", 2)
         full, _ = check_topics(writing(cluster, "", **SINK, topic=f"{INSTANCE}%sunk"))
         commit(full, 0, "1")
@@ -317,7 +317,10 @@ def test_a_directory_of_a_stopped_broker_has_short_names(selection: dict[str, st
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("stopped")
-    with LocalCluster(data_dir=directory) as running, Producer("shop", name_server=running.name_server) as producer:
+    with (
+        LocalCluster(in_process=True, data_dir=directory) as running,
+        Producer("shop", name_server=running.name_server) as producer,
+    ):
         for topic in (f"{INSTANCE}%orders", "other"):
             running.create_topic(topic, 2)
         properties = {"RETRY_TOPIC": f"{INSTANCE}%orders"}

@@ -38,7 +38,7 @@ QUEUES, MESSAGES = 4, 400
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(config={"enablePropertyFilter": True}) as running:
+    with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as running:
         running.create_topic("orders", QUEUES)
         running.create_topic("others", 1)
         with Producer("shop", name_server=running.name_server) as producer:
@@ -157,7 +157,10 @@ def test_the_end_is_fixed_by_the_call(cluster: LocalCluster) -> None:
 
 
 def test_a_stopped_brokers_directory(tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path) as running, Producer("shop", name_server=running.name_server) as producer:
+    with (
+        LocalCluster(in_process=True, data_dir=tmp_path) as running,
+        Producer("shop", name_server=running.name_server) as producer,
+    ):
         running.create_topic("orders", 2)
         producer.send([Message.of("orders", str(at)) for at in range(20)])
     found = read_arrow(store_path=tmp_path, columns=["body"]).read_all()

@@ -29,7 +29,7 @@ ROWS = {f"row {number}" for number in range(20)}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(**KEYS) as running:
+    with LocalCluster(in_process=True, **KEYS) as running:
         running.create_topic("orders", 2)
         running.create_topic("%DLQ%pipeline", 1)
         with Producer("shop", name_server=running.name_server, **KEYS) as producer:

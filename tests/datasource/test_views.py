@@ -32,7 +32,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """Orders in two queues, partly consumed by a group, with one dead letter."""
-    with LocalCluster() as running:
+    with LocalCluster(in_process=True) as running:
         topic = running.create_topic("orders", 2)
         with Producer("shop", name_server=running.name_server) as producer, Reader(running.name_server) as reader:
             for n, queue in enumerate(reader.queues(topic)):

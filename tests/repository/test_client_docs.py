@@ -41,7 +41,7 @@ EXAMPLES = [*_examples(GUIDE), *_examples(REFERENCE)]
 
 @pytest.fixture(scope="module")
 def name_server() -> Iterator[str]:
-    with LocalCluster(config={"enablePropertyFilter": True, "recallMessageEnable": True}) as cluster:
+    with LocalCluster(in_process=True, config={"enablePropertyFilter": True, "recallMessageEnable": True}) as cluster:
         yield cluster.name_server
 
 

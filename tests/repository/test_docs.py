@@ -44,7 +44,7 @@ def test_request_codes_are_scored_as_the_servers_answer() -> None:
     known = set(SENT_TO_CLIENTS)
     client = RemotingClient()
     try:
-        with LocalCluster() as cluster:
+        with LocalCluster(in_process=True) as cluster:
             for code in RequestCode:
                 for address in (cluster.name_server, cluster.broker_address):
                     answer = client.invoke(address, RemotingCommand.request(code), timeout=10)

@@ -114,7 +114,7 @@ def test_every_snippet_has_a_language_and_a_test_or_a_reason() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
+    with LocalCluster(in_process=True) as running:
         for topic in ("orders", "paid"):
             running.create_topic(topic, 2)
         yield running
