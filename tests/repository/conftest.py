@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.repository.package_code import tree_of
+from tests.repository.package_code import trees
 
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_trees() -> Iterator[None]:
     """Release the syntax trees: a million objects, which the garbage collector would visit during all later tests."""
     yield
-    tree_of.cache_clear()
+    trees.cache_clear()

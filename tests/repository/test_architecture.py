@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from tests.repository.package_code import MODULES, PACKAGE, nodes, tree_of
+from tests.repository.package_code import MODULES, PACKAGE, nodes, trees
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -23,7 +23,7 @@ def test_the_modules_that_are_named_exist() -> None:
 
 def test_the_first_pages_name_every_package() -> None:
     """The package's docstring names all of them, README's picture those that take part in a message's way."""
-    docstring = ast.get_docstring(tree_of(PACKAGE / "__init__.py")) or ""
+    docstring = ast.get_docstring(trees()[PACKAGE / "__init__.py"]) or ""
     assert set(re.findall(r"``([a-z_]+)``", docstring)) - {"rocket"} == PACKAGES | {"arrow", "model", "errors"}
     for picture in ("overview.svg", "overview.zh.svg"):
         folders = (ROOT / "docs" / "images" / picture).read_text().partition("monospace")[2].partition("</g>")[0]
@@ -55,7 +55,7 @@ def test_the_modules_that_docstrings_and_comments_name_exist() -> None:
     missing = []
     for module in paths:
         text = (PACKAGE / module).read_text()
-        strings = [node.value for node in ast.walk(tree_of(PACKAGE / module)) if isinstance(node, ast.Expr)]
+        strings = [node.value for node in ast.walk(trees()[PACKAGE / module]) if isinstance(node, ast.Expr)]
         docstrings = [str(node.value) for node in strings if isinstance(node, ast.Constant)]
         prose = "\n".join(re.findall(r"#.*", text) + docstrings)
         package = module.partition("/")[0] + "/"
@@ -76,7 +76,7 @@ def test_the_modules_that_docstrings_and_comments_name_exist() -> None:
 def test_private_constants_are_used() -> None:
     unused = []
     for path in MODULES:
-        tree = tree_of(path)
+        tree = trees()[path]
         targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
         private = {target.id for target in targets if isinstance(target, ast.Name) and re.match(r"_[^_]", target.id)}
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -95,7 +95,7 @@ SAME_NAMES = {
 def test_a_public_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in MODULES:
-        for node in tree_of(path).body:
+        for node in trees()[path].body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
     repeated = {name: found for name, found in places.items() if len(found) > 1}
