@@ -13,6 +13,7 @@ because every Chinese character in the index is followed by a zero-width space, 
 from __future__ import annotations
 
 import copy
+import gc
 import html
 import importlib
 import json
@@ -69,6 +70,11 @@ _SEARCH_BOOSTS = {"guides": 4.0, "recipes": 4.0, "reference": 2.0, "internals": 
 
 #: The section of the navigation with the Chinese pages.
 _CHINESE_SECTION = "中文"
+
+
+def on_startup(**_: Any) -> None:
+    """A build keeps nearly all objects that it makes, for which the garbage collector would look again and again."""
+    gc.disable()
 
 
 def on_files(files: Any, config: Any) -> Any:
