@@ -92,7 +92,7 @@ def test_where_less_is_better_the_ratio_still_says_how_near_the_ceiling_it_is() 
 
 def test_value_and_ceiling_are_measured_in_turn() -> None:
     order: list[str] = []
-    pair = Pair(lambda: float(order.append("value") or 1), lambda: float(order.append("ceiling") or 1))  # type: ignore[func-returns-value]
+    pair = Pair(lambda: float(order.append("value") or 1), lambda: float(order.append("ceiling") or 1))
     run(entry(pair), Lab(), 2)
     assert order == ["ceiling", "value"] * 3
 

@@ -19,7 +19,9 @@ FIELDS: list[Any] = [
     ("note", str, field(default="n", compare=False)),
 ]
 NAN = float("nan")  # equal to itself only as the same object
-SETTINGS = [{"frozen": is_frozen, "slots": has_slots} for is_frozen, has_slots in product((False, True), (False, True))]
+SETTINGS: list[dict[str, Any]] = [
+    {"frozen": is_frozen, "slots": has_slots} for is_frozen, has_slots in product((False, True), (False, True))
+]
 
 
 def values_of(kind: Any) -> list[Any]:
@@ -29,7 +31,7 @@ def values_of(kind: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_methods_are_those_of_a_dataclass(settings: dict[str, bool]) -> None:
+def test_methods_are_those_of_a_dataclass(settings: dict[str, Any]) -> None:
     base = FrozenValue if settings["frozen"] else Value
     own = make_dataclass("Kind", FIELDS, **settings)
     shared = make_dataclass("Kind", FIELDS, bases=(base,), eq=False, repr=False, **settings)

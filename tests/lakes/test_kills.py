@@ -60,7 +60,7 @@ class Runner:
         self.said = []
         while not isinstance(said := self._next(), dict):
             self.said.append(said)
-        return said["status"]  # type: ignore[no-any-return]
+        return said["status"]
 
     def _next(self) -> Any:
         assert self._process.stdout is not None

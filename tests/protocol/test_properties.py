@@ -128,12 +128,12 @@ def test_many_strings_at_once_as_one_by_one(text: bytes, places: int, data: st.D
         row, at = data.draw(st.sampled_from(rows)), data.draw(st.integers(0, len(text) - 1))
         row[at] = data.draw(st.sampled_from(b"\x01\x02abcdefgh\xc3"))
     layout = layout_of(value_range(np.array([list(row) for row in rows], np.uint8).reshape(3, len(text))))
-    for row in (bytes(changed) for changed in rows) if layout is not None else ():
+    for changed in map(bytes, rows) if layout is not None else ():
         assert layout is not None
-        found = {name: row[start:end] for name, (start, end) in layout.values.items()}
-        assert found == {name: find_property(row, name) for name in layout.names if name in found}
-        assert all(find_property(row, name) is None for name in layout.names - found.keys())
+        found = {name: changed[start:end] for name, (start, end) in layout.values.items()}
+        assert found == {name: find_property(changed, name) for name in layout.names if name in found}
+        assert all(find_property(changed, name) is None for name in layout.names - found.keys())
         if layout.is_exact:
-            assert decode_properties(row) == {name.decode(): value.decode() for name, value in found.items()}
+            assert decode_properties(changed) == {name.decode(): value.decode() for name, value in found.items()}
     if layout is None:
         assert len(set(map(bytes, rows))) > 1 or b"\0" in text

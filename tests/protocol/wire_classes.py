@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from dataclasses import is_dataclass
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from spark_rocket.protocol.requests import REQUESTS, SENT_TO_CLIENTS
 from spark_rocket.protocol.wire import bodies, headers
@@ -22,13 +22,12 @@ def _classes_in(package: ModuleType, base: type[_Class]) -> list[type[_Class]]:
         importlib.import_module(f"{package.__name__}.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
     ]
-    return [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, base)
-        and is_dataclass(value) and value.__module__ == module.__name__
-    ]  # fmt: skip
+    return [value for module in modules for value in vars(module).values() if _is_declared_in(module, value, base)]
+
+
+def _is_declared_in(module: ModuleType, value: object, base: type[_Class]) -> TypeGuard[type[_Class]]:
+    is_own = isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+    return is_own and is_dataclass(value)
 
 
 HEADERS = _classes_in(headers, Header)
