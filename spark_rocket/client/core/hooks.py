@@ -65,7 +65,7 @@ class SendHook:
         """Called before an attempt."""
 
     def after(self, context: SendContext) -> None:
-        """Called after an attempt: on the waiting thread, or for async sends on a thread of the producer's hooks.
+        """Called after an attempt: on the waiting thread, or, if none waits (any more), on one of the producer's hooks.
 
         The send settles, or is retried, when all hooks have returned.
         """
