@@ -26,8 +26,7 @@ from spark_rocket.datasource.read.fetch import read_deduplicated
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.datasource.write import task
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.datasource.write.row_encoder import RowEncoder, write_key
+from spark_rocket.datasource.write.row_encoder import RowEncoder, TaskQueues, write_key
 from spark_rocket.datasource.write.send import Sink
 from spark_rocket.datasource.write.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError

@@ -17,8 +17,14 @@ from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import row_encoder
-from spark_rocket.datasource.write.queues import TaskQueues, choose_queue
-from spark_rocket.datasource.write.row_encoder import Block, RowEncoder, unique_keys, write_key
+from spark_rocket.datasource.write.row_encoder import (
+    Block,
+    RowEncoder,
+    TaskQueues,
+    choose_queue,
+    unique_keys,
+    write_key,
+)
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.datasource.write.row_encoder import Block
+from spark_rocket.datasource.write.row_encoder import Block, TaskQueues
 from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (
     BrokerError,

@@ -39,8 +39,7 @@ from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
-from spark_rocket.client.send.attempt import Attempt
-from spark_rocket.client.send.outgoing import Packer, split_batch
+from spark_rocket.client.send.outgoing import Outgoing, Packer, split_batch
 from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import (
@@ -62,6 +61,7 @@ from spark_rocket.protocol.wire.codes import BROKER_NAME, RequestCode, ResponseC
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.request import Submitted
 from spark_rocket.remoting.event_loop import has_loop_ended
 from spark_rocket.remoting.exposition import Exposition, label_text
 
@@ -113,6 +113,43 @@ def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
 def trace_producer(name_server: str | None, instance_name: str, connecting: Connecting) -> Producer:
     """Create the producer of a client's message trace."""
     return Producer(GROUP, name_server=name_server, instance_name=instance_name, member=False, **connecting)
+
+
+class Attempt(Promise[SendResult], Submitted):
+    """The promise of one attempt to send to one queue, for a caller that limits, orders and repeats attempts itself.
+
+    An attempt is the request of its connection's session and has that request's deadline: no other table has it, no
+    hook sees it, and a producer that is closed does not wait for it. It fails with the errors of a send, and is counted
+    as one. ``timeout`` includes the look-up of the broker and connecting to it.
+    """
+
+    def __init__(self, pipeline: Pipeline, out: Outgoing, queue: MessageQueue, timeout: float) -> None:
+        super().__init__()
+        self.code = out.code
+        self._pipeline = pipeline
+        self._out = out
+        self._queue = queue
+        self._address = ""
+        self._begun = time.monotonic()
+        self.begin(timeout, self._begun)
+        try:
+            self._address = pipeline.router.address(queue, self.deadline)
+            pipeline.instance.remoting.submit(self._address, out.request(pipeline.group, queue), self)
+        except Exception as error:
+            self.fail(error)
+
+    def respond(self, response: RemotingCommand) -> None:
+        seconds = time.monotonic() - self._begun
+        try:
+            result = self._pipeline.answered(self._out, self._queue, self._address, seconds, response)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.resolve(result)
+
+    def fail(self, error: BaseException) -> None:
+        self._pipeline.failed(self._out, self._queue, self._address, time.monotonic() - self._begun, error)
+        super().fail(error)
 
 
 class Producer(Client):
@@ -398,7 +435,7 @@ class Producer(Client):
         return Send(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send_async()
 
     def attempt(self, message: Message, queue: MessageQueue) -> Promise[SendResult]:
-        """Send once to a queue, for a caller that limits and repeats its attempts itself (``attempt.py``)."""
+        """Send once to a queue, for a caller that limits and repeats its attempts itself (``Attempt``)."""
         return Attempt(self._running(), self._packer.pack(message), queue, self._send_timeout)
 
     def attempt_batch_body(

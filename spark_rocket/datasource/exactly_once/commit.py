@@ -39,7 +39,7 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, Stage
 from spark_rocket.datasource.exactly_once.publish import Publisher
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, Record
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
-from spark_rocket.datasource.write.queues import choose_queue
+from spark_rocket.datasource.write.row_encoder import choose_queue
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus
 

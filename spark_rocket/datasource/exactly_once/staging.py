@@ -23,8 +23,7 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.datasource.write.row_encoder import Block, RowEncoder
+from spark_rocket.datasource.write.row_encoder import Block, RowEncoder, TaskQueues
 from spark_rocket.datasource.write.send import BlockSender
 from spark_rocket.errors import DataLossError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus

@@ -15,7 +15,7 @@ one queue therefore become up to three kinds of blocks:
 Queue selection: ``queueId`` names the queue. Otherwise ``shardingKey``, or the sharding key among the properties of a
 copied message, selects it like RocketMQ's SelectMessageQueueByHash, so Java producers and this one use the same queue
 for a key. Otherwise the row is *free*. A task's rows form *lots* of at most 10,000 rows and about 4 MiB of bodies; the
-free rows of a lot go to one queue that is drawn for it (``queues.py``). Lots depend on the rows alone: batch and
+free rows of a lot go to one queue that is drawn for it (``TaskQueues``). Lots depend on the rows alone: batch and
 request boundaries and compression do not move a row to another queue.
 
 UNIQ_KEY (16 bytes, shown as 32 hexadecimal digits; the size and shape of the classic client's):
@@ -38,10 +38,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +49,8 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parsers import WRITABLE_TOPIC, can_be_written
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.errors import ProtocolError, RowError
+from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.errors import ProtocolError, RocketError, RowError
 from spark_rocket.model import (
     DELAY,
     KEYS,
@@ -129,6 +129,62 @@ def unique_keys(key: bytes, rows: I64) -> pa.Array:
     text["row"] = np.frombuffer(numbers.buffers()[2], "V12") if count else b""
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(text.itemsize)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text)])
+
+
+class QueuesOf(Protocol):
+    """Look up the writable queues of a topic; ``ordered``: including queues of unavailable brokers."""
+
+    def __call__(self, topic: str, *, ordered: bool = False) -> Sequence[MessageQueue]: ...
+
+
+class TaskQueues:
+    """Chooses the queues of a task's rows: the one place that does.
+
+    The queue of a free block is a function of the write, the block's lot and the topic's writable queues. A queue that
+    is added or removed moves no lot between the others. A retried task draws the queue of the first attempt, where a
+    reader can detect the duplicate.
+
+    ``key`` is the write's. A look-up that fails is repeated within a ``retry_deadline``.
+    """
+
+    def __init__(self, queues_of: QueuesOf, key: bytes, retry_deadline: Callable[[], RetryDeadline]) -> None:
+        self._queues_of = queues_of
+        self._key = key
+        self._retry_deadline = retry_deadline
+        self._ordered: dict[str, list[MessageQueue]] = {}
+
+    def ordered(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that rows may name, sorted; the same ones for all rows of the task."""
+        queues = self._ordered.get(topic)
+        if queues is None:
+            queues = self._ordered[topic] = sorted(self._find(topic, ordered=True))
+        return queues
+
+    def drawn(self, topic: str, lot: int) -> MessageQueue:
+        """Draw the queue of a lot."""
+        return choose_queue(lot, self._find(topic, ordered=False), self._key)
+
+    def drawn_elsewhere(self, topic: str, lot: int, avoid: Collection[str]) -> MessageQueue | None:
+        """Draw a queue of brokers other than these; None if none is known now."""
+        try:
+            queues = [queue for queue in self._queues_of(topic) if queue.broker_name not in avoid]
+        except RocketError:
+            return None
+        return choose_queue(lot, queues, self._key) if queues else None
+
+    def _find(self, topic: str, *, ordered: bool) -> Sequence[MessageQueue]:
+        return self._retry_deadline().call(lambda: self._queues_of(topic, ordered=ordered), f"to find {topic}")
+
+
+def choose_queue(lot: int, queues: Sequence[MessageQueue], key: bytes) -> MessageQueue:
+    """Draw a number for the lot in each queue; return the queue with the highest."""
+    salt = lot.to_bytes(8, "big")
+
+    def drawn(queue: MessageQueue) -> bytes:
+        name = f"{queue.broker_name}\0{queue.queue_id}".encode()
+        return hashlib.blake2b(name, digest_size=8, key=key, salt=salt).digest()
+
+    return max(queues, key=drawn)
 
 
 class RowEncoder:

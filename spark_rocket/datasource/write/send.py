@@ -1,7 +1,7 @@
 """Send blocks to brokers: several requests in flight, in order where order matters, with retries.
 
 A block in flight is in one table, as the request of its connection's session, which has the deadline of the attempt
-(``client.send.attempt``). The sender counts blocks in flight, and has the deadline of all attempts of each.
+(``client.send.producer.Attempt``). The sender counts blocks in flight, and has the deadline of all attempts of each.
 
 A block for a given queue waits until the queue's previous block is acknowledged, retries included. Rows then keep their
 order even if a broker handles requests of one connection in several threads. Delayed rows wait only for rows with the
@@ -31,8 +31,7 @@ from queue import SimpleQueue
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.datasource.write.row_encoder import Block
+from spark_rocket.datasource.write.row_encoder import Block, TaskQueues
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.record.batch_body import decode_batch_body

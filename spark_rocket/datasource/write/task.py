@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.queues import TaskQueues
-from spark_rocket.datasource.write.row_encoder import RowEncoder, write_key
+from spark_rocket.datasource.write.row_encoder import RowEncoder, TaskQueues, write_key
 from spark_rocket.datasource.write.send import BlockSender, sink_for
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import MessageQueue
