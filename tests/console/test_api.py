@@ -339,8 +339,8 @@ def test_avro_with_its_own_and_with_a_given_schema(page: Page, cluster: LocalClu
 
 def test_groups_that_consumed_a_message(page: Page) -> None:
     row = by_key(page, "orders", "order-0")
-    tracks = {t["group"]: t["status"] for t in page.get("/api/message/track", **place(row))["rows"]}
-    assert tracks["billing"] == "CONSUMED"
+    tracks = {t["group"]: (t["status"], t["committed"]) for t in page.get("/api/message/track", **place(row))["rows"]}
+    assert tracks["billing"] == ("CONSUMED", 4)
 
 
 def test_the_trace_of_a_message(page: Page, cluster: LocalCluster) -> None:

@@ -132,7 +132,7 @@ def test_a_broker_and_a_message_in_chinese(window: Window, cluster: LocalCluster
     window.open("/messages?topic=orders")
     window.until(lambda: window.all("tbody a"))
     window.one("tbody a").click()
-    window.says("消息体", "此前投递次数", "没有轨迹。")
+    window.says("消息体", "此前投递次数", "没有轨迹。", "已提交位点 4，消息位点 9")
 
 
 def test_dead_letters_in_chinese(window: Window, cluster: LocalCluster) -> None:
@@ -143,6 +143,7 @@ def test_dead_letters_in_chinese(window: Window, cluster: LocalCluster) -> None:
     window.says("找到 1 条。", "从第 0 个字符起不是 JSON")
     window.one("tbody input[type=checkbox]").click()
     window.press("重新发送")
+    window.says("对它的所有读取方可见。仍然无法解码的查询", css="dialog")  # sentences without a blank between them
     window.press("重新发送", "dialog button")
     window.until(lambda: window.all("td[data-key=resent] .pill"))
     window.one("tbody th a").click()

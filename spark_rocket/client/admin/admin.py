@@ -114,7 +114,7 @@ class Admin(NameServerAdmin, BrokerAdmin, AccountAdmin, UserAdmin, TopicAdmin, G
                 status = TrackStatus.PULL
             else:
                 status = TrackStatus.NOT_CONSUME_YET
-            tracks.append(MessageTrack(group, status, detail))
+            tracks.append(MessageTrack(group, status, detail, committed))
         return tracks
 
     def dead_letter_topics(self, *, failed: Failures | None = None) -> list[DeadLetterTopic]:

@@ -49,11 +49,15 @@ class TrackStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """What one group did with a message, and the evidence for it in one sentence."""
+    """What one group did with a message, and the evidence for it in one sentence.
+
+    ``committed_offset``: that of the group in the message's queue. None if it has none there.
+    """
 
     group: str
     status: TrackStatus
     detail: str
+    committed_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

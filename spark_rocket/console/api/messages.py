@@ -97,7 +97,8 @@ class MessageApi:
             tracks = self._context.admin.message_track(message)
         except RocketError as error:
             return {"rows": [], "trouble": describe(error).to_json()}
-        return {"rows": [pick(track, "group status=status.value detail") for track in tracks], "trouble": None}
+        rows = [pick(track, "group status=status.value committed=committed_offset") for track in tracks]
+        return {"rows": rows, "trouble": None}
 
     def trace(self, request: ApiRequest) -> dict[str, Any]:
         names = "kind time=time_ms group client outcome cost=cost_ms retries=retry_times"

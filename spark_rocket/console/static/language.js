@@ -17,6 +17,9 @@ export const tr = (strings, ...values) => pieces(strings, values).join("");
 /** The same for values that are elements: a list for h(). */
 export const trNodes = (strings, ...values) => pieces(strings, values);
 
+/** Sentences one after the other, without the empty ones. Chinese has no blanks between them. */
+export const sentences = (...parts) => parts.filter(Boolean).join(language === "zh" ? "" : " ");
+
 /** What the code of an error means, or an empty string in English, the language of its message. */
 export const errorTitle = (code) => (language === "zh" ? CHINESE_ERRORS[code] ?? "" : "");
 

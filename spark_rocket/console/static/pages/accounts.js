@@ -5,9 +5,11 @@ import { h } from "../dom.js";
 import { moment } from "../format.js";
 import { button, confirmName, dialog, field, head, note, section, Table, Troubles } from "../parts.js";
 import { usersSection } from "./users.js";
-import { tr, trNodes } from "../language.js";
+import { sentences, tr, trNodes } from "../language.js";
 
 const PERMISSIONS = ["DENY", "PUB", "SUB", "PUB|SUB"];
+/** An administrator has all permissions without a name for them. */
+const permissionText = (permission) => (permission === "all" ? tr`all` : permission);
 
 export default function accounts(view) {
   view.title(tr`Accounts`);
@@ -46,7 +48,7 @@ function fileSection(view, file, own) {
   const drop = async (account) => {
     const warning = [tr`The account's next requests are refused.`, account.name === own ? OWN : "", admins.length === 1 && account.admin ? tr`It is the last administrator: without one, accounts can be changed only in the brokers' files.` : ""];
     const done = await confirmName({
-      title: tr`Delete account ${account.name}`, warning: warning.filter(Boolean).join(" "), name: account.name, action: tr`Delete`,
+      title: tr`Delete account ${account.name}`, warning: sentences(...warning), name: account.name, action: tr`Delete`,
       act: (confirm) => remove("/api/account", { brokers, account: account.name, confirm, own: account.name === own }),
     });
     finished(view, done, tr`Deleted account ${account.name}.`);
@@ -56,8 +58,8 @@ function fileSection(view, file, own) {
     columns: [
       { key: "name", title: tr`Access key`, main: true, text: (a) => a.name, sub: (a) => (a.name === own ? tr`account of this console` : "") },
       { key: "admin", title: tr`Administrator`, text: (a) => (a.admin ? tr`yes` : tr`no`), tone: (a) => (a.admin ? "pill info" : "") },
-      { key: "topics", title: tr`Topics`, text: (a) => a.topics.join(", ") || "–", sub: (a) => tr`others: ${a.otherTopics}` },
-      { key: "groups", title: tr`Groups`, text: (a) => a.groups.join(", ") || "–", sub: (a) => tr`others: ${a.otherGroups}` },
+      { key: "topics", title: tr`Topics`, text: (a) => a.topics.join(", ") || "–", sub: (a) => tr`others: ${permissionText(a.otherTopics)}` },
+      { key: "groups", title: tr`Groups`, text: (a) => a.groups.join(", ") || "–", sub: (a) => tr`others: ${permissionText(a.otherGroups)}` },
       { key: "white", title: tr`Unsigned from`, text: (a) => a.white || "–" },
       { key: "actions", title: tr`Actions`, node: (a) => h("span", { class: "change" }, small(tr`Change`, tr`Change account ${a.name}`, () => edit(view, brokers, own, a)), small(tr`Delete`, tr`Delete account ${a.name}`, () => drop(a))) },
     ],

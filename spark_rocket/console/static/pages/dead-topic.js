@@ -3,7 +3,7 @@ import { topicPath } from "../dom.js";
 import { count } from "../format.js";
 import { linkButton } from "../parts.js";
 import { letters, topicColumns } from "./dead-letters.js";
-import { tr } from "../language.js";
+import { sentences, tr } from "../language.js";
 
 export default function deadTopic(view) {
   const topic = view.argument;
@@ -13,7 +13,7 @@ export default function deadTopic(view) {
     explain: (messages) => {
       const topics = [...new Set(messages.map((m) => m.origin?.topic ?? tr`an unknown topic`))].join(", ");
       const sent = messages.length === 1 ? tr`1 message is sent to ${topics}, for all of its readers.` : tr`${count(messages.length)} messages are sent to ${topics}, for all of its readers.`;
-      return `${sent} ${tr`A query that still cannot decode them writes them here again.`}`;
+      return sentences(sent, tr`A query that still cannot decode them writes them here again.`);
     },
     resent: (sent, all) => tr`Resent ${sent} of ${all} to the origin.`,
   });

@@ -79,6 +79,12 @@ function bodyOf(view, place, data) {
   return holder;
 }
 
+/** What shows the state of a message in a group. */
+function evidence({ status, committed }, offset) {
+  if (status === "CONSUME_BROADCASTING") return tr`each member stores its own offsets`;
+  return committed === null ? tr`no committed offset in the queue` : tr`committed offset ${count(committed)}, message offset ${count(offset)}`;
+}
+
 function tracks(view, place) {
   const holder = h("div", { class: "card" }, h("p", { class: "muted" }, tr`Loading the status of groups …`));
   view.try(async () => {
@@ -89,7 +95,7 @@ function tracks(view, place) {
       columns: [
         { key: "group", title: tr`Group`, main: true, text: (t) => t.group, href: (t) => groupPath(t.group) },
         { key: "state", title: tr`State`, text: (t) => (STATUS[t.status] ?? [t.status])[0], tone: (t) => (STATUS[t.status] ?? ["", "pill"])[1] },
-        { key: "detail", title: tr`Reason`, text: (t) => t.detail },
+        { key: "detail", title: tr`Reason`, text: (t) => evidence(t, Number(place.offset)) },
       ],
     });
     table.update(data.rows);

@@ -3,7 +3,7 @@ import { ask, get, timeOf } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { count, moment, size } from "../format.js";
 import { button, choice, field, head, names, Table, timeHint, timeInput, Troubles } from "../parts.js";
-import { tr } from "../language.js";
+import { sentences, tr } from "../language.js";
 
 const PAST = [["900000", tr`15 min`], ["3600000", tr`1 h`], ["86400000", tr`1 day`], ["0", tr`Ever`]];
 
@@ -106,7 +106,7 @@ export class MessagePages {
     else if (next !== null) status.push(tr`${found} messages, newest first. ${count(left)} older.`);
     else status.push(tr`${found} found.`);
     if (away.length) status.push(tr`Messages of ${away.map(([name]) => name).join(", ")} are missing, or are those of a slave.`);
-    this.status.textContent = status.join(" ");
+    this.status.textContent = sentences(...status);
     this.more.hidden = !isPart;
     this.on.hidden = next === null || isPart;
     this.back.hidden = this.at === 0;

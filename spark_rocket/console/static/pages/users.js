@@ -3,7 +3,7 @@ import { post, remove } from "../api.js";
 import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "../changes.js";
 import { h } from "../dom.js";
 import { button, choice, confirmName, dialog, field, note, section, Table } from "../parts.js";
-import { tr } from "../language.js";
+import { sentences, tr } from "../language.js";
 
 const ACTION_NAMES = { All: tr`All`, Pub: tr`Pub`, Sub: tr`Sub`, Create: tr`Create`, Update: tr`Update`, Delete: tr`Delete`, Get: tr`Get`, List: tr`List` };
 const DECISIONS = { Allow: tr`Allow`, Deny: tr`Deny` };
@@ -14,7 +14,7 @@ export function usersSection(view, found, own) {
   const names = found.brokers.map((one) => one.name).join(", ");
   const drop = async (user) => {
     const done = await confirmName({
-      title: tr`Delete user ${user.name}`, warning: [tr`The user is deleted with its permissions.`, user.name === own ? OWN : ""].filter(Boolean).join(" "), name: user.name, action: tr`Delete`,
+      title: tr`Delete user ${user.name}`, warning: sentences(tr`The user is deleted with its permissions.`, user.name === own && OWN), name: user.name, action: tr`Delete`,
       act: (confirm) => remove("/api/user", { brokers, user: user.name, confirm, own: user.name === own }),
     });
     finished(view, done, tr`Deleted user ${user.name}.`);
