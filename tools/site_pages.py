@@ -72,9 +72,10 @@ _SEARCH_BOOSTS = {"guides": 4.0, "recipes": 4.0, "reference": 2.0, "internals": 
 _CHINESE_SECTION = "中文"
 
 
-def on_startup(**_: Any) -> None:
+def on_startup(command: str, **_: Any) -> None:
     """A build keeps nearly all objects that it makes, for which the garbage collector would look again and again."""
-    gc.disable()
+    if command == "build":
+        gc.disable()
 
 
 def on_files(files: Any, config: Any) -> Any:
