@@ -5,7 +5,9 @@ The same cases run for each kind of producer, and for synchronous, asynchronous 
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -22,6 +24,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.producing import HOWS, Produce, done
 from tests.client.test_producer_accumulator import stored
+from tests.kit.interrupts import interrupted_at
 from tests.kit.scripted import FakeCluster, says
 from tests.kit.waiting import until
 
@@ -235,6 +238,18 @@ def test_hooks_of_a_synchronous_send_run_on_its_thread(mq: FakeCluster, produce:
     settled(producer, [])
 
 
+def test_hooks_of_a_send_that_is_interrupted(mq: FakeCluster, produce: Produce) -> None:
+    asked, hook = threading.Event(), Order()
+    respond(mq, lambda request: asked.set())
+    hook.may_end.set()
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    with interrupted_at(asked):
+        producer.send(MESSAGE)
+    until(lambda: len(hook.calls) > 1)
+    assert hook.calls == ["before", "RemotingError"]
+    settled(producer, [])
+
+
 @pytest.mark.parametrize("how", HOWS)
 def test_hooks_of_a_send_that_close_ends_before_its_request(mq: FakeCluster, produce: Produce, how: str) -> None:
     hook = Order()
@@ -247,6 +262,59 @@ def test_hooks_of_a_send_that_close_ends_before_its_request(mq: FakeCluster, pro
     assert hook.calls == ["before", "StateError"]
     settled(producer, [])
     assert not mq.sends()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_stored_message_is_a_success_although_a_hook_closes(produce: Produce, how: str) -> None:
+    hook = Order()
+    hook.after = lambda context: producer.close()  # type: ignore[method-assign]
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    assert done(producer, how).status is SendStatus.SEND_OK
+    settled(producer, [])
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_stored_message_is_a_success_although_a_hook_takes_long(mq: FakeCluster, produce: Produce, how: str) -> None:
+    """Also after another attempt, for which an asynchronous send has a timer of its own."""
+    answers = iter([says(ResponseCode.SYSTEM_BUSY, "busy"), stored])
+    respond(mq, lambda request: next(answers)(request))
+    seconds, hook = 2.0, Order()
+    begun = time.monotonic()
+
+    def after(context: SendContext) -> None:
+        if context.result is not None:
+            until(lambda: time.monotonic() > begun + seconds + 0.1)
+
+    hook.after = after  # type: ignore[method-assign]
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    begun = time.monotonic()
+    assert done(producer, how, timeout=seconds).status is SendStatus.SEND_OK
+    settled(producer, [])
+
+
+def test_a_handler_of_log_records_may_send(mq: FakeCluster, produce: Produce) -> None:
+    """While it sends, it holds its lock: the loop, which notices another status, must not log."""
+
+    def stored_without_slave(request: RemotingCommand) -> RemotingCommand:
+        response = stored(request)
+        response.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        return response
+
+    respond(mq, stored_without_slave)
+    producer, seen = produce(send_timeout=20.0), []
+
+    class Sender(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "application":
+                seen.append(producer.send(MESSAGE).status)
+
+    handler = Sender()
+    logging.getLogger().addHandler(handler)
+    try:
+        logging.getLogger("application").error("hello")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert seen == [SendStatus.FLUSH_SLAVE_TIMEOUT]
 
 
 def refuse(context: SendContext) -> None:

@@ -192,7 +192,7 @@ class Pipeline:
     closed: bool = False
     statuses: dict[str, SendStatus] = field(default_factory=dict)  # of the last message that each broker stored
     often: RateLimited = field(default_factory=partial(RateLimited, logger, 60.0))
-    post: Callable[[Callable[[], object]], object] = field(default_factory=lambda: loop_thread().post)
+    post: Callable[[Callable[[], object]], object] = lambda call: loop_thread().post(call)  # after a fork a new one
     hook_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-hooks"))
 
     def send_oneway(
@@ -260,8 +260,11 @@ class Pipeline:
         self.stats.failed(out.topic, seconds)
 
     def _note_status(self, broker: str, status: SendStatus) -> None:
-        """Log a broker's first message with another status than the one before."""
+        """Log a broker's first message with another status than the one before, not on the loop: handlers may send."""
         self.statuses[broker] = status
+        self.hook_thread.submit(partial(self._log_status, broker, status))
+
+    def _log_status(self, broker: str, status: SendStatus) -> None:
         if status is SendStatus.SEND_OK:
             logger.info("broker %s stores messages with SEND_OK again", broker)
         else:
@@ -283,6 +286,10 @@ class Send(Submitted):
     _pieces: Pieces = ()  # the encoded request of an attempt that was not sent yet
     _waiting: Callable[[object], object] | None = None
     """Passes a call, or the outcome, to the thread that waits, if one does."""
+    _due_hooks: Callable[[], object] | None = None
+    """The call of the hooks after an attempt, until it begins."""
+    _stored: SendResult | None = None
+    """The outcome of a stored message, also if the send ends in another way while its hooks run."""
     places = 1
     mode = "async"
 
@@ -332,7 +339,7 @@ class Send(Submitted):
                 next_()
         except BaseException as cause:
             error = self._late(None) if isinstance(cause, Empty) else interrupted(self._out.topic, cause)
-            self._pipeline.post(partial(self._left, calls, error))
+            self._pipeline.post(partial(self._left, error))
             if isinstance(cause, Empty):  # the loop, which reports the deadline, has ended with the interpreter
                 raise error from None
             raise
@@ -340,15 +347,13 @@ class Send(Submitted):
             return next_
         raise next_
 
-    def _left(self, calls: SimpleQueue[Any], error: RemotingError) -> None:
-        """End a send whose caller does not wait any more. The thread of hooks makes the calls that are left."""
+    def _left(self, error: RemotingError) -> None:
+        """End a send whose caller does not wait any more."""
         if self.connection is not None:
             self.connection.forget(self)
         self.close(error)
-        while not calls.empty():
-            call = calls.get()
-            if callable(call):
-                self._pipeline.hook_thread.submit(call)
+        if self._due_hooks is not None:
+            self._pipeline.hook_thread.submit(self._call_due_hooks)
 
     def taken(self) -> None:
         in_flight, first = self._pipeline.in_flight, self._first
@@ -410,6 +415,8 @@ class Send(Submitted):
         if response is not None:
             try:
                 result = pipeline.answered(out, queue, self._address, spent, response)
+                if result.status is SendStatus.SEND_OK:
+                    self._stored = result
             except RocketError as failure:
                 error = failure
             except Exception as failure:
@@ -449,7 +456,8 @@ class Send(Submitted):
 
     def _retry(self, refresh: bool) -> None:
         instance = self._pipeline.instance
-        instance.remoting.call_at(self._until, lambda: self.end(None, self._late(None)))
+        if self._waiting is None:
+            instance.remoting.call_at(self._until, lambda: self.end(None, self._late(None)))
         (self._waiting or instance.later)(partial(self._next, refresh))
 
     def _next(self, refresh: bool) -> None:
@@ -467,8 +475,13 @@ class Send(Submitted):
             then(result, error)
         else:
             context.result, context.error, context.broker_address = result, error, self._address
-            submit = self._waiting or self._pipeline.hook_thread.submit
-            submit(partial(self._run_hooks, context, partial(then, result, error)))
+            self._due_hooks = partial(self._run_hooks, context, partial(then, result, error))
+            (self._waiting or self._pipeline.hook_thread.submit)(self._call_due_hooks)
+
+    def _call_due_hooks(self) -> None:
+        call, self._due_hooks = self._due_hooks, None
+        if call is not None:
+            call()
 
     def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
         assert self._pipeline.hooks is not None
@@ -495,6 +508,8 @@ class Send(Submitted):
         in_flight = self._pipeline.in_flight
         if not in_flight.remove(self):
             return
+        if self._stored is not None:
+            result, error = self._stored, None
         in_flight.release(self.places)
         pass_on: Callable[[Any], object] = self._succeeded if error is None else self._failed
         if self._waiting is not None:

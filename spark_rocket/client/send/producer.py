@@ -298,8 +298,9 @@ class Producer(Client):
         """Send accumulated messages, wait for sends in flight, leave the group. May be called more than once."""
         self._closing = True
         shared, pipeline = self._shared, self._pipeline
-        # A thread that reads a connection would deadlock.
+        # The threads that read connections and call hooks would wait for themselves.
         may_wait = shared is None or not shared.remoting.is_loop_thread()
+        may_wait = may_wait and (pipeline is None or not pipeline.hook_thread.is_current())
         if shared is not None:
             if self._accumulator is not None:
                 self._accumulator.close()
