@@ -61,8 +61,12 @@ _SMALLEST_HEADER, _SMALLEST_BODY = 64 << 10, 4 << 10
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     shown = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    shown += ["|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|" for line in lines]
+    shown += ["|" + "|".join(f" {_escaped(cell)} " if cell else " " for cell in line) + "|" for line in lines]
     return "\n".join(shown)
+
+
+def _escaped(cell: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", cell)
 
 
 def options(section: str, language: int) -> str:

@@ -264,19 +264,35 @@ def test_hooks_of_a_send_that_close_ends_before_its_request(mq: FakeCluster, pro
     assert not mq.sends()
 
 
+def stored_without_slave(request: RemotingCommand) -> RemotingCommand:
+    response = stored(request)
+    response.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    return response
+
+
+STATUSES = {SendStatus.SEND_OK: stored, SendStatus.FLUSH_SLAVE_TIMEOUT: stored_without_slave}
+
+
+@pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_stored_message_is_a_success_although_a_hook_closes(produce: Produce, how: str) -> None:
+def test_a_stored_message_is_a_success_although_a_hook_closes(
+    mq: FakeCluster, produce: Produce, how: str, status: SendStatus
+) -> None:
+    respond(mq, STATUSES[status])
     hook = Order()
     hook.after = lambda context: producer.close()  # type: ignore[method-assign]
     producer = produce(send_hooks=[hook], send_timeout=20.0)
-    assert done(producer, how).status is SendStatus.SEND_OK
+    assert done(producer, how).status is status
     settled(producer, [])
 
 
+@pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("how", HOWS)
-def test_a_stored_message_is_a_success_although_a_hook_takes_long(mq: FakeCluster, produce: Produce, how: str) -> None:
+def test_a_stored_message_is_a_success_although_a_hook_takes_long(
+    mq: FakeCluster, produce: Produce, how: str, status: SendStatus
+) -> None:
     """Also after another attempt, for which an asynchronous send has a timer of its own."""
-    answers = iter([says(ResponseCode.SYSTEM_BUSY, "busy"), stored])
+    answers = iter([says(ResponseCode.SYSTEM_BUSY, "busy"), STATUSES[status]])
     respond(mq, lambda request: next(answers)(request))
     seconds, hook = 2.0, Order()
     begun = time.monotonic()
@@ -288,18 +304,12 @@ def test_a_stored_message_is_a_success_although_a_hook_takes_long(mq: FakeCluste
     hook.after = after  # type: ignore[method-assign]
     producer = produce(send_hooks=[hook], send_timeout=20.0)
     begun = time.monotonic()
-    assert done(producer, how, timeout=seconds).status is SendStatus.SEND_OK
+    assert done(producer, how, timeout=seconds).status is status
     settled(producer, [])
 
 
 def test_a_handler_of_log_records_may_send(mq: FakeCluster, produce: Produce) -> None:
     """While it sends, it holds its lock: the loop, which notices another status, must not log."""
-
-    def stored_without_slave(request: RemotingCommand) -> RemotingCommand:
-        response = stored(request)
-        response.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-        return response
-
     respond(mq, stored_without_slave)
     producer, seen = produce(send_timeout=20.0), []
 

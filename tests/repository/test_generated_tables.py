@@ -25,6 +25,12 @@ def test_tables_are_current() -> None:
     assert generated_tables.missing() == [], "add <!-- NAME ARGUMENT --> and <!-- end of NAME --> to a page"
 
 
+def test_each_row_of_a_table_has_the_cells_of_its_head() -> None:
+    """A bar in a text would end its cell."""
+    table = reference_tables.rows(("a", "b"), [("x || y", "`p\\|q`"), ("|", "")])
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()] == [3, 3, 3, 3]
+
+
 def test_every_condition_is_translated() -> None:
     """After a change of ``conditions.py``, change ``tools/chinese_conditions.json`` and run ``make tables``."""
     english = {text for condition in CONDITIONS for text in (condition.text, condition.remedy)}

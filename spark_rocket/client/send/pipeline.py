@@ -289,7 +289,7 @@ class Send(Submitted):
     _due_hooks: Callable[[], object] | None = None
     """The call of the hooks after an attempt, until it begins."""
     _stored: SendResult | None = None
-    """The outcome of a stored message, also if the send ends in another way while its hooks run."""
+    """A result after which there is no further attempt: the outcome, also if the send is ended while its hooks run."""
     places = 1
     mode = "async"
 
@@ -415,7 +415,7 @@ class Send(Submitted):
         if response is not None:
             try:
                 result = pipeline.answered(out, queue, self._address, spent, response)
-                if result.status is SendStatus.SEND_OK:
+                if result.status is SendStatus.SEND_OK or not pipeline.policy.when_not_stored_safely:
                     self._stored = result
             except RocketError as failure:
                 error = failure
@@ -427,7 +427,7 @@ class Send(Submitted):
         self._hooked(self._conclude, result, error)
 
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
-        if result is not None and result.status is SendStatus.SEND_OK:
+        if result is not None and result is self._stored:
             self._settle(result, None)
         elif self in self._pipeline.in_flight.sends:
             self._retry_or_end(result, error)

@@ -295,7 +295,11 @@ class Producer(Client):
         return self._running().instance
 
     def close(self) -> None:
-        """Send accumulated messages, wait for sends in flight, leave the group. May be called more than once."""
+        """Send accumulated messages, wait for sends in flight, leave the group. May be called more than once.
+
+        A hook *after* of an asynchronous send, for which these sends wait, ends them instead: messages that are stored
+        by then succeed, others fail with StateError.
+        """
         self._closing = True
         shared, pipeline = self._shared, self._pipeline
         # The threads that read connections and call hooks would wait for themselves.

@@ -107,7 +107,7 @@ class Block:
     is_free: bool = False
     """``queue`` was drawn: if it fails, another one may be drawn."""
     lot: int = 0
-    """What free blocks' queues are drawn for; each delayed row is its own lot."""
+    """Free blocks of one lot go to the same queue; a delayed row is a lot of its own."""
 
     def rows(self) -> str:
         """Format the rows for messages."""
