@@ -249,6 +249,9 @@ LAG = PipelineRequests(
         SentRequest(Code.GET_CONSUME_STATS, "", CONSUMER_GROUP),
         SentRequest(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
         SentRequest(Code.QUERY_CONSUME_TIME_SPAN, SUBSCRIBE, CONSUMER_GROUP, is_optional=True),
+        # How many messages arrive, for the estimate.
+        SentRequest(Code.GET_ALL_TOPIC_CONFIG, is_optional=True),
+        SentRequest(Code.GET_TOPIC_STATS_INFO, SUBSCRIBE, is_optional=True),
     ),
 )
 CONSOLE = PipelineRequests(
