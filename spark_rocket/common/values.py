@@ -33,9 +33,6 @@ class FrozenValue(Value):
 
     __slots__ = ()
 
-    def __eq__(self, other: object) -> bool:
-        return Value.__eq__(self, other)
-
     def __hash__(self) -> int:
         return hash(_compared(self))
 
