@@ -117,10 +117,16 @@ class World:
         return queue in self.checkpoint[-1].firsts or queue in self.checkpoint[-1].lasts
 
     def lose(self, queue: MessageQueue, low: int, end: int) -> None:
-        """Note the unread ones of these messages, if the query has a position in the queue."""
+        """Note the unread ones of these messages, if the query has a position in the queue: of its checkpoint, or the
+        end that its first process has pinned, where it begins if everything before is deleted."""
         if self.checkpoint and queue in self.checkpoint[-1].ends:
-            gone = {(queue, self.lives[queue], at) for at in range(low, end)}
-            self.lost |= {message for message in gone if not self.read[message]}
+            begin = low
+        elif not self.checkpoint and queue in self.pinned:
+            begin = max(low, self.pinned[queue])
+        else:
+            return
+        gone = {(queue, self.lives[queue], at) for at in range(begin, end)}
+        self.lost |= {message for message in gone if not self.read[message]}
 
     def master(self, queue: MessageQueue, is_there: bool) -> None:
         if queue not in self.unseen:  # a slave has the new queue at once
@@ -129,6 +135,9 @@ class World:
     def restart(self) -> None:
         self.plan = self.start()
         self.is_pinned = False
+        self.pinned: dict[MessageQueue, int] = {}
+        if not self.checkpoint:  # the query begins with this process
+            self.lost.clear()
 
     def pin(self) -> None:
         """AvailableNow: a new process reads what is there now."""
@@ -136,6 +145,7 @@ class World:
         if not self.queues.masterless:
             self.plan.pin()
             self.is_pinned = True
+            self.pinned = {queue: end for queue, (_, end) in self.queues.spans.items()}
 
     def trigger(self, limit: int | None, is_restarted: bool) -> bool:
         """Plan a batch and read it. ``is_restarted``: by another process, as after a crash."""
@@ -226,6 +236,7 @@ def test_each_message_is_in_one_batch(events: list[tuple[object, ...]]) -> None:
 
 @STABLE
 @example([("trigger", None, False), ("grow", QUEUES[0], 1), ("retain", QUEUES[0], 1, True), ("recreate", QUEUES[0], 1)])
+@example([("pin",), ("grow", QUEUES[0], 1), ("retain", QUEUES[0], 1, True), ("trigger", None, False)])
 @given(st.lists(HARMLESS | HARMFUL, max_size=40))
 def test_a_lost_message_is_reported(events: list[tuple[object, ...]]) -> None:
     """The query fails at the first loss, with what it has read until then."""
