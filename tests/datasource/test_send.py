@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -295,6 +296,18 @@ def test_a_final_error_is_raised(error: RocketError, expected: type[RocketError]
     sender.put(wire.block(7))
     with pytest.raises(expected, match=text):
         sender.finish()
+    assert len(wire.sent) == 1
+
+
+def test_a_sender_that_failed_raises_its_error_again() -> None:
+    """The failed block will not be answered: a wait for it would not end."""
+    wire = Wire()
+    wire.errors = {0: BrokerError("no such request", response_code=3)}
+    sender = wire.sender(limit=1)
+    sender.put(wire.block(0))
+    for call in (partial(sender.put, wire.block(1)), partial(sender.put, wire.block(2)), sender.finish):
+        with pytest.raises(BrokerError, match="no such request"):
+            call()
     assert len(wire.sent) == 1
 
 

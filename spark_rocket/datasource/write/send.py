@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from queue import SimpleQueue
@@ -114,8 +115,10 @@ class Sent:
 
 
 class BlockSender:
-    """Keeps up to ``limit`` requests in flight, and ``delayed_limit`` of delayed rows. ``put`` and ``finish`` raise
-    errors."""
+    """Keeps up to ``limit`` requests in flight, and ``delayed_limit`` of delayed rows.
+
+    ``put`` and ``finish`` raise the first error, and raise it again in each later call.
+    """
 
     def __init__(
         self,
@@ -137,6 +140,7 @@ class BlockSender:
         self._counts = {False: 0, True: 0}  # of blocks in flight, by whether they are delayed
         self._busy: set[Hashable] = set()
         self._answered: SimpleQueue[_Flight] = SimpleQueue()
+        self._error: BaseException | None = None
         self.topics: dict[str, Sent] = {}
         self.retries = 0
         self.unconfirmed = 0
@@ -144,17 +148,30 @@ class BlockSender:
     def put(self, block: Block) -> None:
         """Send a block as soon as fewer than the maximum are in flight."""
         order = _order(block)
-        while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
-            self._settle()
-        if order is not None:
-            self._busy.add(order)
-        self._counts[block.is_delayed] += 1
-        self._launch(_Flight(block, block.queue, self._retry_deadline()))
+        with self._until_an_error():
+            while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
+                self._settle()
+            if order is not None:
+                self._busy.add(order)
+            self._counts[block.is_delayed] += 1
+            self._launch(_Flight(block, block.queue, self._retry_deadline()))
 
     def finish(self) -> None:
         """Wait until all blocks are stored."""
-        while any(self._counts.values()):
-            self._settle()
+        with self._until_an_error():
+            while any(self._counts.values()):
+                self._settle()
+
+    @contextmanager
+    def _until_an_error(self) -> Iterator[None]:
+        """Keep the error: its block stays counted as in flight, but nothing answers for it any more."""
+        if self._error is not None:
+            raise self._error
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _launch(self, flight: _Flight) -> None:
         while True:
