@@ -22,6 +22,7 @@ from spark_rocket.errors import BrokerError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import Message, SendResult, SendStatus
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.promise import run_on
 from tests.client.producing import HOWS, Produce, done
 from tests.client.test_producer_accumulator import stored
 from tests.kit.interrupts import interrupted_at
@@ -250,18 +251,56 @@ def test_hooks_of_a_send_that_is_interrupted(mq: FakeCluster, produce: Produce) 
     settled(producer, [])
 
 
+class ClosesBefore(Order):
+    """Closes the producer before an attempt. A close that waited for its own send would do so for ``send_timeout``."""
+
+    def __init__(self, attempt: int) -> None:
+        super().__init__()
+        self.may_end.set()
+        self.attempt = attempt
+        self.producer: Producer | None = None
+
+    def before(self, context: SendContext) -> None:
+        super().before(context)
+        if self.calls.count("before") == self.attempt:
+            assert self.producer is not None
+            self.producer.close()
+
+
+@pytest.mark.parametrize("auto_batch", [False, True])
+@pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("how", HOWS)
-def test_hooks_of_a_send_that_close_ends_before_its_request(mq: FakeCluster, produce: Produce, how: str) -> None:
-    hook = Order()
-    hook.may_end.set()
-    hook.before = lambda context: (hook.calls.append("before"), producer.close())  # type: ignore[method-assign]
-    producer = produce(send_hooks=[hook], send_timeout=20.0)
+def test_hooks_of_a_send_that_close_ends_before_its_request(
+    mq: FakeCluster, produce: Produce, how: str, attempt: int, auto_batch: bool
+) -> None:
+    respond(mq, says(ResponseCode.SYSTEM_BUSY, "busy"))
+    hook = ClosesBefore(attempt)
+    producer = hook.producer = produce(send_hooks=[hook], auto_batch=auto_batch, send_timeout=600.0)
     with pytest.raises(StateError, match="closed"):
         done(producer, how)
-    until(lambda: len(hook.calls) > 1)
-    assert hook.calls == ["before", "StateError"]
+    until(lambda: len(hook.calls) == 2 * attempt)
+    assert hook.calls == ["before", "BrokerError"] * (attempt - 1) + ["before", "StateError"]
     settled(producer, [])
-    assert not mq.sends()
+    assert len(mq.sends()) == attempt - 1
+
+
+def test_no_hooks_of_batches_that_close_ends_before_they_are_prepared(mq: FakeCluster, produce: Produce) -> None:
+    mq.add("u")
+    hook, both_sent = ClosesBefore(1), threading.Event()
+
+    def wait(_: SendContext) -> None:
+        assert both_sent.wait(20)
+
+    producer = hook.producer = produce(send_hooks=[hook], forbidding_hooks=[wait], auto_batch=True, send_timeout=600.0)
+    thread = producer._running().batch_thread
+    futures = [producer.send_async(Message.of(topic, "x")) for topic in ("t", "u")]
+    both_sent.set()
+    for future in futures:
+        assert isinstance(future.exception(20), StateError)
+    until(lambda: len(hook.calls) == 2)
+    run_on(thread, lambda: None)
+    assert hook.calls == ["before", "StateError"]
+    settled(producer, futures)
 
 
 def stored_without_slave(request: RemotingCommand) -> RemotingCommand:

@@ -77,7 +77,7 @@ class ClientInstance:
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
-        self._tasks = CallbackThread("rocket-tasks")
+        self.tasks = CallbackThread("rocket-tasks")
 
     def after_fork(self) -> None:
         self._begin()
@@ -188,7 +188,7 @@ class ClientInstance:
 
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
-        loop_thread().post(partial(self._tasks.submit, task))
+        loop_thread().post(partial(self.tasks.submit, task))
 
 
 def _unchanged(response: RemotingCommand) -> RemotingCommand:

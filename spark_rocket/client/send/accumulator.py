@@ -27,7 +27,7 @@ from spark_rocket.client.send.pipeline import Pipeline, Send, closed
 from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.event_loop import CallbackThread, is_loop_thread, loop_thread
+from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
 
 BATCH_MAX_BYTES = 32 * 1024
 BATCH_MAX_DELAY_S = 0.010
@@ -154,7 +154,6 @@ class Accumulator:
         self._batches: dict[Key, MessageBatch] = {}
         self._closed = False
         self._preparing = 0  # batches on the thread
-        self._thread = CallbackThread("rocket-accumulator")
 
     def holds(self, key: Key) -> bool:
         return key in self._batches
@@ -228,10 +227,16 @@ class Accumulator:
         assert first is not None
         if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(first, where):
             self._preparing += 1
-            self._thread.submit(lambda: loop_thread().post(partial(self._prepared, send.attempt())))
+            pipeline.batch_thread.submit(partial(self._prepare, send))
         else:
             send.attempt()()
 
-    def _prepared(self, begin: Callable[[], object]) -> None:
+    def _prepare(self, send: BatchSend) -> None:
+        """Prepare the attempt of a batch on the thread; without hooks if the batch has ended in the meantime."""
+        begin = send.attempt() if send in self._in_flight.sends else None
+        loop_thread().post(partial(self._prepared, begin))
+
+    def _prepared(self, begin: Callable[[], object] | None) -> None:
         self._preparing -= 1
-        begin()
+        if begin is not None:
+            begin()

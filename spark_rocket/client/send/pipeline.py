@@ -8,6 +8,7 @@ the calling thread      chooses the queue, calls the hooks *before*, encodes the
                         the append to a queue of the loop. An interrupt (Ctrl-C) comes before or after that step
 the loop thread         has all sends in flight and settles each exactly once, whether there are hooks or not
 the thread of hooks     calls the hooks *after*, which may block; then the loop settles the send
+the thread of batches   prepares attempts of automatic batches that may block (``accumulator``)
 the instance's thread   prepares further attempts, because fetching a route blocks
 ======================  ===============================================================================================
 
@@ -194,6 +195,7 @@ class Pipeline:
     often: RateLimited = field(default_factory=partial(RateLimited, logger, 60.0))
     post: Callable[[Callable[[], object]], object] = lambda call: loop_thread().post(call)  # after a fork a new one
     hook_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-hooks"))
+    batch_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-accumulator"))
 
     def send_oneway(
         self, out: Outgoing, message: Message | Sequence[Message], fixed: MessageQueue | None, deadline: float
@@ -222,6 +224,11 @@ class Pipeline:
         loop_thread().post(end_all)
         with contextlib.suppress(TimeoutError):  # the loop ends with the interpreter
             ended.result(LOOP_MARGIN_S)
+
+    def needs_this_thread(self) -> bool:
+        """Whether sends in flight depend on the current thread: they would wait for a hook that waits for them."""
+        threads = self.hook_thread, self.batch_thread, self.instance.tasks
+        return is_loop_thread() or any(thread.is_current() for thread in threads)
 
     def may_block(self, message: Message, where: QueueChoice) -> bool:
         """Whether ``send_async`` may wait for the route, a free slot, or a broker that does not read."""

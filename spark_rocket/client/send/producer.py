@@ -297,14 +297,12 @@ class Producer(Client):
     def close(self) -> None:
         """Send accumulated messages, wait for sends in flight, leave the group. May be called more than once.
 
-        A hook *after* of an asynchronous send, for which these sends wait, ends them instead: messages that are stored
-        by then succeed, others fail with StateError.
+        A hook on a thread of the producer, for which these sends wait, ends them instead: messages that are stored by
+        then succeed, others fail with StateError.
         """
         self._closing = True
         shared, pipeline = self._shared, self._pipeline
-        # The threads that read connections and call hooks would wait for themselves.
-        may_wait = shared is None or not shared.remoting.is_loop_thread()
-        may_wait = may_wait and (pipeline is None or not pipeline.hook_thread.is_current())
+        may_wait = pipeline is None or not pipeline.needs_this_thread()
         if shared is not None:
             if self._accumulator is not None:
                 self._accumulator.close()
