@@ -20,8 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
-from spark_rocket.broker.background_tasks import BackgroundTasks
-from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.broker_environment import BackgroundTasks, BrokerEnvironment
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.slave_synchronize import SYNC_SECONDS

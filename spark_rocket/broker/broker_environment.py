@@ -1,17 +1,34 @@
 """What all parts of a broker share: its settings, clocks, address, event loop and tasks.
 
-Thread-safety: never changed; the clocks may be read by any thread.
+Thread-safety: the record never changes, and the clocks may be read by any thread; tasks belong to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from spark_rocket.broker.background_tasks import BackgroundTasks
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.remoting.address import format_address
+
+
+class BackgroundTasks:
+    """The tasks that requests and timers start. Holds references to running ones, and waits for them at the stop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run a coroutine as a task; holds a reference to prevent its garbage collection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def settle(self) -> None:
+        """Wait for all spawned tasks, and for the tasks that they spawn."""
+        while self._running:
+            await asyncio.wait(self._running)
 
 
 @dataclass(frozen=True, slots=True)

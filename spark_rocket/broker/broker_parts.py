@@ -42,8 +42,14 @@ from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.send_targets import SendTargets
 from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.slave_synchronize import SlaveSynchronize
-from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.client_manager import ClientManager, notify_consumer_ids_changed
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
 from spark_rocket.broker.state.missing_files import MissingFiles
+from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state_saver import StateSaver, state_files
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -102,10 +108,13 @@ class BrokerParts:
 
     def _make_tables(self) -> None:
         config, clock = self.config, self.clock
-        tables = BrokerTables.empty(config, clock, self.monotonic)
-        self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
-        self.message_request_modes, self.rebalance_locks = tables.message_request_modes, tables.rebalance_locks
-        self.clients, self.stats = tables.clients, tables.stats
+        self.topics = TopicConfigManager(config, clock)
+        self.groups = SubscriptionGroupManager(config, clock)
+        self.offsets = ConsumerOffsetManager()
+        self.message_request_modes = MessageRequestModeManager()
+        self.clients = ClientManager(clock, notify_consumer_ids_changed, self.monotonic)
+        self.rebalance_locks = RebalanceLockManager(self.monotonic, config.rebalance_lock_max_live_time)
+        self.stats = BrokerStats()
         read_queues = self.topics.read_queues
         held = self.held_requests = HeldRequests(
             self.loop, config, self.environment.rules, lambda topic: parts_of(read_queues(topic))

@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 
-from spark_rocket.broker.background_tasks import BackgroundTasks
+from spark_rocket.broker.broker_environment import BackgroundTasks
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.state.broker_config import BrokerConfig

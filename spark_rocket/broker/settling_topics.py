@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from spark_rocket.broker.background_tasks import BackgroundTasks
+from spark_rocket.broker.broker_environment import BackgroundTasks
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state_saver import StateSaver

@@ -17,8 +17,10 @@ import click
 from spark_rocket.common.system import now_ms
 from spark_rocket.common.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
 from spark_rocket.common.units import moment as parse_moment
+from spark_rocket.model import MessageQueue
 
 PATH = click.Path(path_type=Path)
+_MAX_LEDGER_QUEUE = 65_535
 _DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}", re.A)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
@@ -209,3 +211,24 @@ def store_directory(directory: Path) -> Path:
     """Return the store of a data directory: the directory itself if it is a store (Apache's layout), else ``store``."""
     is_store = any((directory / name).exists() for name in ("commitlog", "consumequeue", "config", "lock"))
     return directory if is_store else directory / "store"
+
+
+def ledger_place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--ledger-broker`` and ``--ledger-queue``, the place of an exactly-once ledger."""
+    number = click.option(
+        "--ledger-queue",
+        type=whole(0, _MAX_LEDGER_QUEUE, "number of a queue"),
+        metavar="N",
+        help="ledgerQueue of the writes (0)",
+    )
+    broker = click.option("--ledger-broker", metavar="BROKER", help="ledgerBroker of the writes")
+    return broker(number(command))
+
+
+def ledger_queue_of(topic: str, broker: str | None, queue: int | None) -> MessageQueue | None:
+    """Return the queue that these options name; None without ``--ledger-broker``."""
+    if broker is not None:
+        return MessageQueue(topic, broker, queue or 0)
+    if queue is not None:
+        raise click.UsageError("--ledger-queue needs --ledger-broker.")
+    return None

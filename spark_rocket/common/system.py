@@ -37,6 +37,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def time_left(deadline: float) -> float:
+    """Return the seconds until a deadline on the monotonic clock, for the next request of a call with a timeout.
+
+    Never 0, so that the request raises its own timeout error.
+    """
+    return max(0.001, deadline - time.monotonic())
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

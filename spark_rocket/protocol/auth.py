@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeAlias
 
 from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.protocol.wire.command import RemotingCommand
 

@@ -23,7 +23,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 

@@ -25,7 +25,7 @@ from zlib import crc32
 from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.model import SCHEDULE_TOPIC
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record.layout import (
     BORN_HOST_V6,

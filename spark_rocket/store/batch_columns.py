@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.layout import (
     AT,

@@ -22,7 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import BATCH_HEADER, CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.spans import Ints
 from spark_rocket.store.batch_columns import SEPARATOR, plan_many, refusal, shared_tags_code

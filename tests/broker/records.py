@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.broker.background_tasks import BackgroundTasks
-from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.broker_environment import BackgroundTasks, BrokerEnvironment
 from spark_rocket.broker.state.broker_config import BrokerConfig
 
 

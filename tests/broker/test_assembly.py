@@ -28,7 +28,7 @@ from tests.kit.clock import Clock
 from tests.store.helpers import BORN, HOST, small
 
 PROCESSORS = (*FAMILIES, *POP_FAMILIES)
-RECORDS = ("BrokerParts", "BrokerEnvironment", "BrokerTables")
+RECORDS = ("BrokerParts", "BrokerEnvironment")
 LATE = {"AccessControl": AccessControl, "BrokerTracing": BrokerTracing}  # imported by brokers that need them only
 each_processor = pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.background_tasks import BackgroundTasks
+from spark_rocket.broker.broker_environment import BackgroundTasks
 from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError

@@ -22,7 +22,7 @@ from spark_rocket.client import (
     TransactionProducer,
     create_reply_message,
 )
-from spark_rocket.client.consume.group_members import GroupMembers
+from spark_rocket.client.consume.allocation import GroupMembers
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.services import SendBack

@@ -21,7 +21,7 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
 from spark_rocket.client.consume import process_queue, puller, queue_locks, services
-from spark_rocket.client.consume.group_members import GroupMembers
+from spark_rocket.client.consume.allocation import GroupMembers
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.client.core.lifecycle import ServiceState

@@ -25,7 +25,7 @@ OWN_BOUND = "a constant in its module"
 
 #: Attribute -> the kind of state that bounds it, or another reason. Indexes have the bound of what they index.
 BOUNDED_BY: dict[str, str] = {
-    "broker.background_tasks.BackgroundTasks._running": CONFIGURED,
+    "broker.broker_environment.BackgroundTasks._running": CONFIGURED,
     "broker.broker.Broker._timers": CONFIGURED,
     "broker.delivery.delivery_timers.DeliveryTimers.by_topic": CONFIGURED,
     "broker.delivery.held_requests.HeldFamily.lines": state.HELD_POPS,

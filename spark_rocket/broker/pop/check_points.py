@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.json import REQUEST_LIMITS, loads_tolerant
 
 TAG_CHECK_POINT = b"ck"

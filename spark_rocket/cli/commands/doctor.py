@@ -16,7 +16,7 @@ from dataclasses import asdict
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import exclusive
+from spark_rocket.cli.arguments import exclusive, ledger_place_options, ledger_queue_of
 from spark_rocket.cli.commands.doctor_finding import Finding, guarded
 from spark_rocket.cli.commands.doctor_grpc import check_grpc
 from spark_rocket.cli.commands.doctor_machine import (
@@ -29,7 +29,6 @@ from spark_rocket.cli.commands.doctor_machine import (
 from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
 from spark_rocket.cli.commands.doctor_servers import check_servers
 from spark_rocket.cli.commands.doctor_sink import SinkNames, check_exactly_once
-from spark_rocket.cli.commands.sink_place import given_place, queue_of
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.model import READER_GROUP
 
@@ -59,7 +58,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 )
 @click.option("--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: ledgerTopic")
 @click.option("--ledger-group", default="ROCKET_SINK_LEDGER", metavar="GROUP", help="with --exactly-once: ledgerGroup")
-@given_place
+@ledger_place_options
 @click.option("--master", metavar="URL", help="check the executors of this Spark: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="check executors through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: files to ship with the job")
@@ -102,7 +101,7 @@ def doctor(
     topic, write = topic and namespace.wrap(topic), write and namespace.wrap(write)
     group, staging_topic, ledger_topic = map(namespace.wrap, (group, staging_topic, ledger_topic))
     spark = {"master": master, "remote": remote, "py_files": py_files}
-    place = queue_of(ledger_topic, ledger_broker, ledger_queue)
+    place = ledger_queue_of(ledger_topic, ledger_broker, ledger_queue)
     sink = SinkNames(staging_topic, ledger_topic, ledger_group, place) if exactly_once else None
     for finding in _findings(link, topic, group, write, grpc, sink, spark):
         wrong += finding.grade == "wrong"

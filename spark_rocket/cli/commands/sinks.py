@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import exclusive, yes_option
-from spark_rocket.cli.commands.sink_place import given_place, queue_of
+from spark_rocket.cli.arguments import exclusive, ledger_place_options, ledger_queue_of, yes_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel
@@ -33,7 +32,7 @@ _ledger = click.option(
 @connection
 @_json
 @_ledger
-@given_place
+@ledger_place_options
 @click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="stagingTopic of the writes")
 def sinks(
     link: Link, ledger: str, staging: str, ledger_broker: str | None, ledger_queue: int | None, as_json: bool
@@ -50,7 +49,7 @@ def sinks(
 
     link, namespace = link.with_full_names()
     ledger, staging = namespace.wrap(ledger), namespace.wrap(staging)
-    place = queue_of(ledger, ledger_broker, ledger_queue)
+    place = ledger_queue_of(ledger, ledger_broker, ledger_queue)
     with link.admin() as admin, link.reader() as reader:
         try:
             statuses = sink_statuses(reader, ledger, place)
@@ -86,7 +85,7 @@ def _retention_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
 @connection
 @_json
 @_ledger
-@given_place
+@ledger_place_options
 @click.option("--replace", "broker", metavar="BROKER", help="make the topic's queue on this broker the ledger")
 @yes_option
 def ledger(
@@ -116,7 +115,7 @@ def ledger(
     exclusive({"--ledger-broker": ledger_broker, "--replace": broker})
     link, namespace = link.with_full_names()
     ledger = namespace.wrap(ledger)
-    place = queue_of(ledger, ledger_broker, ledger_queue)
+    place = ledger_queue_of(ledger, ledger_broker, ledger_queue)
     with link.admin() as admin, link.reader() as reader:
         if broker is not None:
             question = f"Make {ledger} on broker {broker} the ledger? The decisions of another one are not known then."

@@ -15,8 +15,8 @@ That requires that all members of a group use the same strategy with the same se
 ``QueueShare`` queries brokers for the members of the group, applies the strategy, and determines the start offset of
 the member in a queue. It sends requests, so it may block.
 
-Thread-safety: all. Corresponds to org.apache.rocketmq.client.consumer.rebalance and to the parts of RebalanceImpl that
-choose queues and start offsets.
+Thread-safety: all. Corresponds to org.apache.rocketmq.client.consumer.rebalance, to the parts of RebalanceImpl that
+choose queues and start offsets, and to MQClientInstance.findConsumerIdList.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.common.arguments import checked_class
 from spark_rocket.common.system import now_ms
-from spark_rocket.errors import ClientError, TopicNotFoundError
+from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroupRequestHeader
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +190,33 @@ def _hash(text: str) -> int:
 
 
 DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
+
+
+class GroupMembers:
+    """The members of one group, as brokers list them. One rebalance at a time."""
+
+    def __init__(self, group: str, instance: Callable[[], ClientInstance]) -> None:
+        self._group = group
+        self._instance = instance
+        self._last_broker = ""  # that returned the members
+
+    def client_ids(self, topic: str) -> list[str] | None:
+        """Return the client ids, sorted, from a broker of the topic; None if none responds."""
+        instance = self._instance()
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
+        brokers = instance.routes.route(topic).brokers.values()
+        every = [address for addresses in brokers for address in addresses.values()]
+        connected = instance.remoting.is_connected
+        # First the broker that responded last, then connected ones: an unavailable broker costs a timeout.
+        for address in sorted(every, key=lambda address: (address != self._last_broker, not connected(address))):
+            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_ext())
+            try:
+                response = instance.invoke(address, request, f"the query of the members of {self._group}")
+                self._last_broker = address
+                return sorted(GetConsumerListByGroupResponseBody.from_json(response.body).consumer_id_list)
+            except RocketError as error:
+                logger.info("no members of group %s from broker %s: %s", self._group, address, error)
+        return None
 
 
 class QueueShare:

@@ -38,9 +38,9 @@ from spark_rocket.client.consume.pull import (
     pull_seconds,
 )
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
+from spark_rocket.common.system import time_left
 from spark_rocket.errors import (
     ClientError,
     QueueNotFoundError,
@@ -200,7 +200,7 @@ class Reader(Client):
         queue, routes = query.queue, self.instance().routes
         deadline = time.monotonic() + (timeout or self._timeout)
         try:
-            address = routes.master(queue, left(deadline)) if place is Place.MASTER else routes.slave(queue)
+            address = routes.master(queue, time_left(deadline)) if place is Place.MASTER else routes.slave(queue)
             if address is None:
                 raise QueueNotFoundError(
                     f"Broker {queue.broker_name!r} has no available slave.",
@@ -209,7 +209,7 @@ class Reader(Client):
                 )
         except RocketError as error:
             return failed(error)
-        return self._send(address, query, left(deadline), is_slave=place is Place.SLAVE)
+        return self._send(address, query, time_left(deadline), is_slave=place is Place.SLAVE)
 
     def _send(self, address: str, query: BrokerQuery[T], timeout: float, *, is_slave: bool = False) -> Promise[T]:
         return self.instance().invoke_async(
@@ -356,12 +356,12 @@ class Reader(Client):
         query = queries.commit(group, queue, offset)
         deadline = time.monotonic() + (timeout or self._timeout)
         if oneway:
-            address = self.instance().routes.master(queue, left(deadline))
-            self.remoting.invoke_oneway(address, query.request(oneway=True), left(deadline))
-        elif not self.ask(query, timeout=left(deadline)).wait():
+            address = self.instance().routes.master(queue, time_left(deadline))
+            self.remoting.invoke_oneway(address, query.request(oneway=True), time_left(deadline))
+        elif not self.ask(query, timeout=time_left(deadline)).wait():
             pull = replace(queries.store_time(group, queue, offset), doing=f"the first pull of group {group} for")
-            self.ask(pull, timeout=left(deadline)).wait()
-            self.ask(replace(query, allowed=queries.SUCCESS), timeout=left(deadline)).wait()
+            self.ask(pull, timeout=time_left(deadline)).wait()
+            self.ask(replace(query, allowed=queries.SUCCESS), timeout=time_left(deadline)).wait()
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Promise[bool]:
         """Commit once, with a promise: False if the broker does not know the group."""

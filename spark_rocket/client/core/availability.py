@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 
-class Unavailable:
+class UnavailableBrokers:
     """Names or addresses of brokers that failed within ``seconds``."""
 
     def __init__(self, seconds: float, monotonic: Callable[[], float]) -> None:

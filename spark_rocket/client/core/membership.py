@@ -20,12 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import Routes
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
@@ -49,7 +48,22 @@ from spark_rocket.remoting.event_loop import loop_thread
 
 logger = logging.getLogger(__name__)
 
+UNREGISTER_TIMEOUT_S = 1.0
+
 Member = TypeVar("Member")
+
+
+async def log_failure(broker: str, what: str, request: Awaitable[RemotingCommand]) -> None:
+    """Wait for the response of a broker, given by its name or address, to a heartbeat or an unregistration.
+
+    Failures are only logged: the next heartbeat, or the end of the connection, corrects them.
+    """
+    try:
+        response = await request
+        if response.code != ResponseCode.SUCCESS:
+            logger.warning("broker %s rejected %s: %d, %s", broker, what, response.code, response.remark)
+    except RocketError as error:
+        logger.info("%s at broker %s failed: %s", what, broker, error)
 
 
 class ProducerMember(Protocol):
@@ -204,7 +218,7 @@ class Membership:
     ) -> None:
         ask = self._remoting.requests.invoke
         each = ((address, RemotingCommand.request(code, dict(ext), body)) for address in addresses)
-        await asyncio.gather(*(register(address, what, ask(address, request, seconds)) for address, request in each))
+        await asyncio.gather(*(log_failure(address, what, ask(address, request, seconds)) for address, request in each))
 
     # --- heartbeats -------------------------------------------------------------------------------------------
 

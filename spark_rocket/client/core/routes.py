@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from spark_rocket.client.core.availability import Unavailable
+from spark_rocket.client.core.availability import UnavailableBrokers
 from spark_rocket.client.core.cache import Cache
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.name_servers import NameServers
@@ -131,7 +131,7 @@ class Routes:
         post: Callable[[Callable[[], object]], object] = lambda call: call(),
     ) -> None:
         self.name_servers = name_servers
-        self.unavailable = Unavailable(UNAVAILABLE_SECONDS, clock)
+        self.unavailable = UnavailableBrokers(UNAVAILABLE_SECONDS, clock)
         self._clock = clock
         self._post = post
         self._forget_after = config.route_forget_after

@@ -39,7 +39,7 @@ from spark_rocket.model import (
     SendResult,
     SendStatus,
 )
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.batch_body import encode_batch_message
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.layout import FIXED_SIZE, TRANSACTION_PREPARED

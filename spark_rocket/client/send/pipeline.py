@@ -32,13 +32,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import Hooks, SendContext
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router
 from spark_rocket.client.send.stats import SendStats
 from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import time_left
 from spark_rocket.errors import (
     ClientError,
     MessageTooLargeError,
@@ -205,7 +205,7 @@ class Pipeline:
             self.hooks.before(SendContext(self.group, message, queue, "oneway"))
         address = address or self.router.address(queue, deadline)
         request = out.request(self.group, queue)
-        self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(left(deadline)))
+        self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(time_left(deadline)))
 
     def close(self) -> None:
         """End all sends in flight."""

@@ -32,7 +32,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.lifecycle import Client
@@ -52,9 +51,10 @@ from spark_rocket.client.send.router import (
 )
 from spark_rocket.client.send.stats import SendStats, add_send_stats
 from spark_rocket.common.extras import requires
+from spark_rocket.common.system import time_left
 from spark_rocket.errors import ClientError, StateError
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import BROKER_NAME, RequestCode, ResponseCode
@@ -461,11 +461,11 @@ class Producer(Client):
         done = False
         try:
             response = instance.invoke(
-                instance.routes.master(where, left(deadline)),
+                instance.routes.master(where, time_left(deadline)),
                 RemotingCommand.request(RequestCode.RECALL_MESSAGE, ext),
                 f"the recall from {topic}",
                 topic=topic,
-                timeout=left(deadline),
+                timeout=time_left(deadline),
             )
             done = True
         finally:
@@ -493,7 +493,7 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         future = self.request_async(message, timeout=timeout, **where)
         try:
-            return future.result(left(deadline) + TIMER_GRACE_S)
+            return future.result(time_left(deadline) + TIMER_GRACE_S)
         except TimeoutError:  # the timer is late
             future.expire()
             return future.result()
@@ -514,9 +514,9 @@ class Producer(Client):
         self._requests.add(waiting)
         waiting.add_done_callback(lambda _: self._requests.discard(waiting))
         try:
-            instance.routes.publish_route(message.topic, left(deadline))
+            instance.routes.publish_route(message.topic, time_left(deadline))
             register_and_wait(instance, deadline)
-            sent = self.send_async(waiting.message, timeout=left(deadline), **where)
+            sent = self.send_async(waiting.message, timeout=time_left(deadline), **where)
         except BaseException as error:
             waiting.fail(error)
             raise

@@ -20,12 +20,11 @@ import uuid
 from concurrent.futures import CancelledError, Future
 from functools import partial
 
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
 from spark_rocket.common.arguments import checked
 from spark_rocket.common.logs import RateLimited
-from spark_rocket.common.system import now_ms
+from spark_rocket.common.system import now_ms, time_left
 from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError
 from spark_rocket.model import (
     CLUSTER,
@@ -156,7 +155,7 @@ def register_and_wait(instance: ClientInstance, deadline: float) -> None:
         registered.set()
 
     instance.later(register)
-    registered.wait(left(deadline))
+    registered.wait(time_left(deadline))
 
 
 def reply_of(request: RemotingCommand) -> MessageExt:

@@ -28,9 +28,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypedDict
 
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.common.arguments import checked, refuse
+from spark_rocket.common.system import time_left
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash
@@ -182,7 +182,7 @@ class Router:
         return not route.lacks_masters or not (where.get("selector") or SHARDING_KEY in message.properties)
 
     def address(self, queue: MessageQueue, deadline: float) -> str:
-        return self._routes.master(queue, left(deadline))
+        return self._routes.master(queue, time_left(deadline))
 
     def refresh(self, topic: str, deadline: float) -> None:
         """Refresh the route, with half of the remaining time: the rest is for sending.
@@ -193,7 +193,7 @@ class Router:
         if now < self._refreshed.get(topic, 0.0) + REFRESH_PAUSE_S:
             return
         try:
-            self._routes.refresh(topic, left(deadline) / 2)
+            self._routes.refresh(topic, time_left(deadline) / 2)
         except RocketError as error:  # a missing topic, or no name server: use the cached route
             logger.info("route of topic %s not refreshed: %s", topic, error)
         self._refreshed[topic] = time.monotonic()
@@ -204,7 +204,7 @@ class Router:
             self._queues(topic, deadline)
 
     def _queues(self, topic: str, deadline: float, *, ordered: bool = False) -> tuple[MessageQueue, ...]:
-        queues = (self._routes.order_route if ordered else self._routes.publish_route)(topic, left(deadline))
+        queues = (self._routes.order_route if ordered else self._routes.publish_route)(topic, time_left(deadline))
         if self._member and topic not in self._registered:
             self._registered.add(topic)
             self._instance.later(self._instance.members.register_at_new_brokers)

@@ -39,7 +39,6 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
-from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.trace import decided
@@ -47,6 +46,7 @@ from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.request_reply import register_and_wait
 from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import time_left
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
@@ -171,7 +171,7 @@ class TransactionProducer(Producer):
         deadline = time.monotonic() + seconds
         instance = self._start(wait=False, deadline=deadline).instance
         half = self._half(instance, message)
-        sent = self.send(half, timeout=left(deadline))
+        sent = self.send(half, timeout=time_left(deadline))
         self._topics.add(message.topic)
         state, error = LocalTransactionState.ROLLBACK_MESSAGE, None
         if sent.status is SendStatus.SEND_OK:
@@ -217,7 +217,7 @@ class TransactionProducer(Producer):
         if error is not None:
             request.remark = f"the listener raised {type(error).__name__}: {error}"
         try:
-            address = find_broker(left(deadline))
+            address = find_broker(time_left(deadline))
             if self.tracer is not None:
                 event = decided(
                     self.group,
@@ -229,7 +229,7 @@ class TransactionProducer(Producer):
                     check=header.from_transaction_check,
                 )
                 self.tracer.append(event)
-            self.instance().remoting.invoke_oneway(address, request, left(deadline))
+            self.instance().remoting.invoke_oneway(address, request, time_left(deadline))
         except RocketError as failure:
             text = "result of transaction %s not sent, it will be checked: %s"
             _often.warning(("result", header.broker_name), text, header.msg_id, failure)
@@ -269,7 +269,7 @@ class TransactionProducer(Producer):
         routes = self.instance().routes
         for topic in sorted(self._topics):
             try:
-                routes.route(topic, None if deadline is None else left(deadline))
+                routes.route(topic, None if deadline is None else time_left(deadline))
             except RocketError as error:
                 logger.info("no route of topic %s yet: %s", topic, error)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import BATCH_HEADER, BATCH_OVERHEAD, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.properties import encode_properties, find_property
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from spark_rocket.common.extras import pip_install
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 
 MAX_BODY_LENGTH = 256 << 20  # far above any broker's message limit (4 MiB), harmless for a reader
 MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: the size of a frame; each 22 bytes of it may be a message

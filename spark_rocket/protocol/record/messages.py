@@ -15,7 +15,7 @@ from zlib import crc32
 
 from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
 from spark_rocket.protocol.namespace import NAME_PROPERTIES, NO_NAMESPACE, Namespace, unwrapped_properties
 from spark_rocket.protocol.record.batch_body import decode_batch_body, inner_base

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, decompress_body
 from spark_rocket.protocol.record.layout import (

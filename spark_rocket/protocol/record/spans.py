@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import CRC_MASK, INT
 
 ByteArray = npt.NDArray[np.uint8]

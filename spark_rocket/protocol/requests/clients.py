@@ -1,4 +1,6 @@
-"""The rows of clients and groups of clients: heartbeats, locks, and what tools ask of running clients."""
+"""The rows of clients and groups of clients: heartbeats, locks, what tools ask of running clients, and what brokers
+send to clients.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 
 from spark_rocket.protocol.requests import state
 from spark_rocket.protocol.requests.needs import Action, PlainAccess, cluster, fields, group, in_body, topic
-from spark_rocket.protocol.requests.request_type import KIB, MIB, RequestType, table
+from spark_rocket.protocol.requests.request_type import KIB, MIB, RawBody, RequestType, table
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody
 from spark_rocket.protocol.wire.bodies.client import CheckClientRequestBody, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode as Code
@@ -20,8 +22,10 @@ from spark_rocket.protocol.wire.headers.admin import (
 )
 from spark_rocket.protocol.wire.headers.membership import (
     GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader, ReplyMessageRequestHeader
 
 _LARGE = (state.LARGE_RESPONSES,)
 
@@ -120,3 +124,14 @@ CLIENTS: Mapping[int, RequestType] = table(
     ),
 )
 """Request code -> its row."""
+
+SENT_TO_CLIENTS: Mapping[int, RequestType] = table(
+    RequestType(code=Code.CHECK_TRANSACTION_STATE, header=CheckTransactionStateRequestHeader, needs=()),
+    RequestType(code=Code.NOTIFY_CONSUMER_IDS_CHANGED, header=NotifyConsumerIdsChangedRequestHeader, needs=()),
+    RequestType(code=Code.RESET_CONSUMER_CLIENT_OFFSET, header=ResetOffsetRequestHeader, needs=()),
+    RequestType(code=Code.GET_CONSUMER_STATUS_FROM_CLIENT, header=GetConsumerStatusRequestHeader, needs=()),
+    RequestType(
+        code=Code.PUSH_REPLY_MESSAGE_TO_CLIENT, header=ReplyMessageRequestHeader, body=RawBody.MESSAGE, needs=()
+    ),
+)
+"""Request code -> its row. Clients have no bounds and no access control."""

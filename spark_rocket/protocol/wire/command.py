@@ -34,7 +34,7 @@ import struct
 from enum import IntEnum
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION, LanguageCode
 

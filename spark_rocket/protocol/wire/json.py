@@ -27,7 +27,7 @@ from typing import Any
 
 from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 
 try:
     import orjson

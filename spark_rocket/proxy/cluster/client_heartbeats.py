@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
-from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
+from spark_rocket.client.core.membership import UNREGISTER_TIMEOUT_S, log_failure
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
@@ -122,7 +122,7 @@ class ClientHeartbeats:
         )
 
     async def _ask(self, broker: str, what: str, *request: Any) -> None:
-        await register(broker, what, self._cluster.ask(broker, *request))
+        await log_failure(broker, what, self._cluster.ask(broker, *request))
 
     async def _brokers(self, topics: Iterable[str]) -> list[str]:
         """Return the known brokers of topics."""

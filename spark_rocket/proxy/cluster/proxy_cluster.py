@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from spark_rocket.client.core.availability import Unavailable
+from spark_rocket.client.core.availability import UnavailableBrokers
 from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.routes import TopicRoute
@@ -24,8 +24,8 @@ from spark_rocket.common.logs import RateLimited
 from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
@@ -130,7 +130,7 @@ class ProxyCluster:
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
         self._known: set[str] = set()
-        self.unavailable = Unavailable(UNAVAILABLE_SECONDS, monotonic)
+        self.unavailable = UnavailableBrokers(UNAVAILABLE_SECONDS, monotonic)
         """The names of brokers that did not respond."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_push: dict[int, Pushed] = {}

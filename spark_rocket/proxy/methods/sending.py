@@ -30,7 +30,7 @@ from typing import Any
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.batch_body import encode_batch_body

@@ -35,7 +35,7 @@ from functools import partial
 from typing import cast
 
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError, RemotingTooMuchRequestError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.in_flight import DeadlineTimer, FutureRequest, no_response

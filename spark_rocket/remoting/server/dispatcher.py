@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RocketError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.requests import RequestType
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting import failures

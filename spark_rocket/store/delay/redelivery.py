@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import AT, LONG
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record.record import RecordView, view_record

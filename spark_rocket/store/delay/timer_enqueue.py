@@ -17,9 +17,8 @@ from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.store.delay.delivered import DeliveredMessages
-from spark_rocket.store.delay.timer_dequeue import TimerDequeue
+from spark_rocket.store.delay.timer_dequeue import Recall, TimerDequeue
 from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
-from spark_rocket.store.delay.timer_slots import Recall
 from spark_rocket.store.delay.timer_times import TimerTimes
 from spark_rocket.store.delay.timer_topic import TimerTopic, due_time, number_of
 from spark_rocket.store.delay.timer_wheel import TimerWheel, UnitBatch

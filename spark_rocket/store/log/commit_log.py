@@ -22,7 +22,7 @@ import logging
 import mmap
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, INT, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.config import StoreConfig

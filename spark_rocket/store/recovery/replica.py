@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreNotWritableError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.appender import ArriveCallback, MessageAppender

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 from spark_rocket.common.values import Value
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.headers.base import camel_case
 from spark_rocket.protocol.wire.json import REQUEST_LIMITS, dumps_fastjson, dumps_standard, loads_tolerant
 

@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass, field
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.record.compression import decompress_body, inflates_within
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
