@@ -1,7 +1,7 @@
 """The broker under the requests of any client, by its CPU time: single sends, batches, Spark's batches, pulls of 32.
 
-The load is prepared frames on bare sockets, and its own CPU time does not count. That of the index does. Names with
-``1k`` have bodies of 1 KiB, the others of 128 bytes.
+The load is prepared frames on bare sockets, and its own CPU time does not count; the CPU time of the index does.
+Names with ``1k`` have bodies of 1 KiB, the others of 128 bytes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Report:
 
 
 def read_totals(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
-    """Return the newest totals of each (carrier, hour): those with the highest offset in the pair's queue."""
+    """Return the newest totals of each (carrier, hour): the row with the highest offset in the pair's queue."""
     messages = (
         spark.read.format("rocket")
         .schema("queueOffset BIGINT, keys STRING, body BINARY")

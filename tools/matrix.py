@@ -1,7 +1,7 @@
 """``make matrix``: run the data source's tests with several versions of Python and PySpark, and print one table.
 
-Each pair gets an environment in ``build/matrix``, which is reused. Interpreters are searched on the PATH and among
-those of pyenv; missing ones are reported. A test that needs a newer Spark is skipped; its reason names the version.
+Each pair gets an environment in ``build/matrix``, which is reused. Interpreters are searched on the PATH and in
+pyenv; missing ones are reported. A test that needs a newer Spark is skipped; its reason names the version.
 ``--only 3.11-4.0`` runs one pair, ``--list`` shows all pairs.
 """
 

@@ -54,7 +54,7 @@ class SendTarget:
 
 @dataclass(eq=False, kw_only=True)
 class SendTargets:
-    """The targets of one broker. ``cached``: those whose checks depend neither on the clock nor on a setting."""
+    """The targets of one broker. ``cached``: targets whose checks depend neither on the clock nor on a setting."""
 
     config: BrokerConfig
     clock: Callable[[], int]

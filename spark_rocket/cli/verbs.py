@@ -106,8 +106,8 @@ def commands_with(option: str, context: click.Context) -> list[str]:
     """Return the command lines that the user of an unknown option may mean.
 
     They have the option, or take its name as an argument and have it in their own name (``--key``: ``message query-key
-    KEY``). Those of the same group come first, then those of the same name. An argument of that name, or a similar
-    option, of the command itself is more likely than all of them.
+    KEY``). Commands of the same group come first, then commands of the same name. An argument of that name, or a
+    similar option, of the command itself is more likely than all of them.
     """
     word = option.lstrip("-").replace("-", "_")
     here = context.command_path

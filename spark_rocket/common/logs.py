@@ -13,7 +13,7 @@ start a new line. Values of secrets (``secretKey=…``, passwords, tokens) are m
 With a directory, ``<name>.log`` receives all lines; it rotates at a size, and a fixed number of old files is retained.
 WARNING and above go to stderr as well. Without a directory everything goes to stderr.
 
-Thread-safety: that of logging; a RateLimited may be used from any thread.
+Thread-safety: any thread, as in logging.
 Corresponds to rmq.broker.logback.xml and its like.
 """
 

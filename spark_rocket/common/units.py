@@ -124,7 +124,7 @@ def count_text(number: int) -> str:
 def moment(text: str, now_ms: int, zone: tzinfo | None = UTC) -> Moment:
     """Parse a point in time; ValueError lists the valid formats.
 
-    ``zone``: that of a time without one; None is the machine's.
+    ``zone``: the time zone of a time without one; None: the machine's.
     Microseconds are rounded up, so that a start time never skips a message. Times before 1970 become 1970.
     """
     text = text.strip()

@@ -41,7 +41,7 @@ class Condition(FrozenValue):
 
 
 def _cases(name: str, text: str, *remedy: str, **remedies: str) -> list[Condition]:
-    """Return cases with the same message: that of ``remedy`` without a name, then the named ones."""
+    """Return cases with the same message: an unnamed one for ``remedy``, then the named ones."""
     return [Condition(name, text, each) for each in remedy] + [
         Condition(name, text, each, case) for case, each in remedies.items()
     ]

@@ -4,8 +4,9 @@ Pickling: by default the source, readers and writers are pickled by reference to
 package would fail with ``No module named 'spark_rocket'`` only. A ``PickledByValue`` is pickled as a call of a small
 function that is itself pickled by value and needs nothing from this package. The function also searches for the
 package among the files that Spark distributed, because Spark adds them to the path only for formats that were
-registered later. A streaming query has a file directory per session, which holds the files of addArtifact; those of
---py-files are in its parent. If the package is missing, the error names the machine, its Python and the remedy.
+registered later. A streaming query has a file directory per session, which holds the files of addArtifact; the
+files of --py-files are in its parent. If the package is missing, the error names the machine, its Python and the
+remedy.
 
 Errors: Spark prints the complete traceback of a data source's error, and the error itself last. A ``RocketError``
 names the option, queue or topic and the remedy, so its traceback is only logged, at DEBUG. Names in its

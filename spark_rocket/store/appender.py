@@ -9,8 +9,8 @@ The order makes a put atomic:
 4. Write the consume-queue entry and advance the queue's end.
 5. Notify pending pulls.
 
-Other threads may call ``refuse``, and read ``store_timestamp``: that of the last message that is completely below the
-log's end. Corresponds to CommitLog.asyncPutMessage(s) and DefaultAppendMessageCallback.
+Other threads may call ``refuse``, and read ``store_timestamp``: the time of the last message that is completely below
+the log's end. Corresponds to CommitLog.asyncPutMessage(s) and DefaultAppendMessageCallback.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_a_scrape_shows_a_bounded_number_of_groups_with_their_topics(
     assert len(samples["rocketmq_consumer_lag_messages"]) == 2
     assert value(samples, "rocket_metrics_left_out") == pairs - 2
     shown = {(labels["group"], labels["topic"]) for labels, _ in samples["rocketmq_consumer_tps"]}
-    assert shown == {(f"{group}-{number}", topic) for number in (1, 2)}  # those that changed last
+    assert shown == {(f"{group}-{number}", topic) for number in (1, 2)}  # the pairs that changed last
 
 
 def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:

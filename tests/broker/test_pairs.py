@@ -70,7 +70,7 @@ def test_queues_of_a_pair_count_too() -> None:
     stats.forget_topic("t")
     for number in range(MOST):
         stats.group(f"g{number}", "u")
-    assert len(stats.groups) == MOST  # those of a deleted topic are no longer counted
+    assert len(stats.groups) == MOST  # groups of a deleted topic are no longer counted
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------

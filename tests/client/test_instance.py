@@ -112,7 +112,7 @@ def sockets() -> set[int]:
     for fd in Path("/dev/fd").iterdir():
         try:
             status = os.fstat(int(fd.name))
-        except OSError:  # that of the listing
+        except OSError:  # the descriptor of the listing
             continue
         if stat.S_ISSOCK(status.st_mode):
             found.add(status.st_ino)

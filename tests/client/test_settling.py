@@ -64,7 +64,7 @@ def make(request: pytest.FixtureRequest, produce: Produce) -> Make:
 
 
 def respond(mq: FakeCluster, handler: Callable[[RemotingCommand], RemotingCommand | None]) -> None:
-    """Handle the sends to topic ``t`` with ``handler``; those of message trace are stored."""
+    """Handle the sends to topic ``t`` with ``handler``; sends of message trace are stored."""
     for code in SENDS:
         mq.everywhere(code, lambda request: (handler if request.ext_fields["b"] == "t" else stored)(request))
 

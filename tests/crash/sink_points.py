@@ -52,7 +52,7 @@ def plans(directory: Path, state: str = "plan") -> list[Path]:
 
 
 class Points:
-    """Those of one process."""
+    """The points that one process passes."""
 
     def __init__(self, directory: Path, kill_driver: Callable[[], None]) -> None:
         self._directory = directory

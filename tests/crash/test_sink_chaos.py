@@ -37,7 +37,7 @@ _MANY = {
 
 
 def make_plans(query: Query, kills: int, rng: random.Random) -> None:
-    """All points equally often; those of a resumed run after a kill that causes it."""
+    """All points equally often; points of a resumed run come after a kill that causes one."""
     points = [*TASK_POINTS, *DECIDE_POINTS, *PUBLISH_POINTS, *RESUME_POINTS]
     rng.shuffle(points)
     left = kills

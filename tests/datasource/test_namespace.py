@@ -247,7 +247,7 @@ def test_views_have_short_names(name: str, options: dict[str, str], cluster: Loc
 
 
 def test_every_request_names_its_broker(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of reads, look-ups, views, writes and the sink: a proxy needs the name."""
+    """Requests of reads, look-ups, views, writes and the sink: a proxy needs the name."""
     sent: list[tuple[int, str | None]] = []
     encode: Callable[..., Pieces] = AsyncRemotingClient.encode
 

@@ -1,7 +1,7 @@
 """The shipped alerts, the metrics and the dashboard, with a real Prometheus that scrapes real servers.
 
 Each alert fires on its fault, and no other alert does. The rules are the shipped ones without ``for``; promtool shows
-those that look hours ahead on hours of samples. ``RocketLoopBlocked`` is left out of the tests of other alerts: it
+rules that look hours ahead on hours of samples. ``RocketLoopBlocked`` is left out of the tests of other alerts: it
 reports a machine without a free core, on which these tests may run.
 """
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.live
 BOTH = Namespace("MQ_INST_1_a", "SECOND")
 NAMES = ("orders", "results", "invalid", "ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER", COMMITTED, READERS)
 BARE = re.compile(rf"(?<!{BOTH.name}%)\b(?:{'|'.join(NAMES)})\b")
-"""A name without the namespace. Those of the exactly-once sink stand in a record too, whose entries have full names."""
+"""A name without the namespace. Names of the exactly-once sink stand in a record too, whose entries have full names."""
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int)
 
 
 def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed: bytes, *, exact: bool) -> None:
-    """``before``: records at the power failure; ``flushed``: those that were on the disk."""
+    """``before``: records at the power failure; ``flushed``: records that were on the disk."""
     config = replace(config, store_path_root_dir=image)
     store = opened(config)
     assert not recovery_of(store).clean

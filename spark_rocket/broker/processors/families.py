@@ -57,7 +57,7 @@ FAMILIES: tuple[type[Processor], ...] = (
     TopicAdminProcessor,
     UserProcessor,
 )
-#: Those that need the service for pops, which a broker with ``timerWheelEnable=false`` and a slave do not have.
+#: Processors that need the service for pops, which a broker with ``timerWheelEnable=false`` and a slave do not have.
 POP_FAMILIES: tuple[type[Processor], ...] = (AckMessageProcessor, PopMessageProcessor)
 
 

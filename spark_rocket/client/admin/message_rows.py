@@ -51,7 +51,7 @@ class TrackStatus(StrEnum):
 class MessageTrack:
     """What one group did with a message, and the evidence for it in one sentence.
 
-    ``committed_offset``: that of the group in the message's queue. None if it has none there.
+    ``committed_offset``: the group's offset in the message's queue; None if it has none there.
     """
 
     group: str

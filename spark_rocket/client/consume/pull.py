@@ -110,7 +110,7 @@ class PullOptions(TypedDict, total=False):
     ``max_msgs``: default 32; many brokers return no more at a time. ``max_bytes`` limits the response, if the broker
     supports that field. ``tags``: an expression like ``a || b``. ``sql``: filter at the broker by an SQL92 expression
     instead (enablePropertyFilter). With ``suspend_ms`` the broker waits that long for a message if there is none yet.
-    ``timeout`` (seconds; default: that of the reader) is added to it.
+    ``timeout`` (seconds; default: the reader's) is added to it.
     """
 
     max_msgs: int

@@ -47,7 +47,7 @@ class Connecting(TypedDict, total=False):
     """Connection arguments that every client accepts.
 
     ``access_key`` and ``secret_key``: the account, and the key that signs its requests, for brokers with access control
-    (default: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY``); ``security_token``: that of temporary keys.
+    (default: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY``); ``security_token``: the token of temporary keys.
     ``tls``: TLS of connections to name servers and brokers; ``True`` uses the environment's settings and the CAs of the
     system (default: ``ROCKETMQ_TLS_ENABLE`` and others, see ``TlsSettings``).
     ``namespace``: the ID of a managed instance. It is put before the names of topics and groups on the wire and taken

@@ -11,9 +11,9 @@
 Counters are always on and cost 0.3 µs per send; the text is rendered on request. It covers all producers and consumers
 that are started and not closed.
 
-Names: ``rocketmq_send_cost_time`` and the cached messages are those of RocketMQ 5's own clients, ``rocketmq_client_…``
-those of rocketmq-exporter. The lag is that of the last pull response; for the lag of a Spark stream see
-``datasource.views.lag_listener``.
+Names: ``rocketmq_send_cost_time`` and the cached messages are named as in RocketMQ 5's own clients,
+``rocketmq_client_…`` as in rocketmq-exporter. The lag is as of the last pull response; for the lag of a Spark stream
+see ``datasource.views.lag_listener``.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ RETRY_RESPONSE_CODES = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Response codes after which another broker is tried: those of DefaultMQProducer, flow control and shutdown."""
+"""Response codes after which another broker is tried, as in DefaultMQProducer, and for flow control and shutdown."""
 
 
 T = TypeVar("T")

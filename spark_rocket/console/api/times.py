@@ -1,7 +1,7 @@
 """The endpoint that reads times as users write them: in the notation of ``rocket`` and of the options.
 
-Pages send the text and the name of the browser's time zone, which is that of a time without one. So the zone of an
-input is that of the times that the page shows.
+Pages send the text and the name of the browser's time zone, for times without one. So times are read in the zone in
+which the page shows them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _UnknownZone(tzinfo):
 
 
 def read_time(request: ApiRequest) -> dict[str, Any]:
-    """Return the milliseconds of ``text``. ``zone``: that of a time without one, such as Europe/Berlin."""
+    """Return the milliseconds of ``text``. ``zone``: the time zone of a time without one, such as Europe/Berlin."""
     text = request.text("text", "")
     try:
         return {"time": moment(text, now_ms(), _zone(request.text("zone", "UTC"))).ms}

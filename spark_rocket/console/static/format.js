@@ -1,4 +1,4 @@
-// Readable numbers, sizes and times. Times have the same form in all languages: that of `rocket`, with their zone.
+// Readable numbers, sizes and times. Times have the form of `rocket` in all languages, with their zone.
 import { locale, tr } from "./language.js";
 
 const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });

@@ -53,7 +53,7 @@ _QUOTE = b'"'
 _MAX_DIGITS = 38
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
-# Values of floating-point numbers that are names: those of from_csv's options and of Java.
+# Values of floating-point numbers that are names, as in from_csv's options and in Java.
 _NAMES = ("NaN", "+NaN", "-NaN", "Inf", "-Inf", "Infinity", "+Infinity", "-Infinity")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 

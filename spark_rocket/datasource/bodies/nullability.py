@@ -55,8 +55,8 @@ class NullChecker:
 
 
 def _nulls(array: pa.Array, kind: pa.DataType, path: str, rows: I64) -> Iterator[tuple[str, I64]]:
-    """Yield the path of each member that must not be null, and the rows with a null there. ``rows``: those of the
-    values of ``array``."""
+    """Yield the path of each member that must not be null, and the rows with a null there. ``rows``: the row
+    of each value of ``array``."""
     types = pa.types
     if types.is_struct(kind) and not is_variant(kind):
         present = _is_valid(array)

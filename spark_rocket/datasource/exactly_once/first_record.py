@@ -1,4 +1,4 @@
-"""The place of a ledger, and its id: that of the first record of its queue that has one.
+"""The place of a ledger, and its id: the first id among the records of its queue.
 
 Functions of one driver's process.
 """

@@ -133,7 +133,7 @@ class Ledger:
         return (record.query, record.kind, record.offset) == (self._query, PREPARED, position)
 
     def _record(self, message: MessageExt) -> Record | None:
-        """None for another query's."""
+        """Return the record of a message; None if it is of another query."""
         record = parse_record(message, self.queue)
         ledger = record.more.get("ledger")
         if self._ledger and ledger not in (None, self._ledger) and record.kind != LEDGER:

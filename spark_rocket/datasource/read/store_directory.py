@@ -6,7 +6,7 @@ columns of a topic read:
 
 ===================================  ================================================================================
 prepared and rolled-back messages    omitted: they are in no queue
-deleted topics                       omitted: those in ``config/deletedTopic.json`` and, after a clean stop, those
+deleted topics                       omitted: topics in ``config/deletedTopic.json`` and, after a clean stop, topics
                                      without a consume queue that ``config/topics.json`` does not list
 an earlier topic of the same name    omitted if the consume queue shows that its first message lies behind; without
                                      consume queues an Apache store does not show this, and both are read

@@ -89,8 +89,8 @@ class TypedRows:
             self._counter.report()
 
     def _undecodable(self, batch: pa.RecordBatch, decoded: Decoded) -> dict[int, str]:
-        """Return more bad bodies: those with a null where none may be, and those that could not be decompressed,
-        whatever their bytes were decoded to."""
+        """Return more bad bodies: with a null where none may be, or not decompressed, whatever their bytes were
+        decoded to."""
         bad = self._nulls.rows_with_nulls(decoded.columns)
         if decoded.rows is not None:
             bad = {int(decoded.rows[row]): text for row, text in reversed(bad.items())}

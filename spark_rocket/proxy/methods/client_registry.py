@@ -1,8 +1,8 @@
 """The clients of this endpoint, by the ids in the metadata of their calls.
 
 A client is registered when its settings arrive by Telemetry. It is registered with brokers under its own id
-(cluster/client_heartbeats.py). So their member lists, tools and transaction checks include these clients and those of
-the classic protocol. Changed settings of a consumer group are sent to its members within half a minute.
+(cluster/client_heartbeats.py). So their member lists, tools and transaction checks include these clients and clients
+of the classic protocol. Changed settings of a consumer group are sent to its members within half a minute.
 
 =======================================  ==============================================================================
 a client is removed                      when

@@ -1,7 +1,7 @@
 """Delivery of messages with a delay level, from ``SCHEDULE_TOPIC_XXXX`` to their original topics.
 
 Queue *n* − 1 of the topic has the messages of level *n*. They all have the same delay, so they are due in queue order.
-An entry's tags code is the delivery time. Each level has one offset: that of the first undelivered message.
+An entry's tags code is the delivery time. Each level has one offset: its first undelivered message.
 ``config/delayOffset.json`` stores the offsets by level: ``{"dataVersion": …, "offsetTable": {1:10,2:0}}``.
 
 Nothing here waits or reads the system clock. The caller calls :meth:`ScheduleMessageService.deliver`, which returns the
