@@ -34,7 +34,7 @@ from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.common.system import give_memory_back
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
+from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, QueueCapacity
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
 
@@ -93,7 +93,7 @@ def set_limits(limits: Limits, config: BrokerConfig) -> Limits:
     limits.kinds = KINDS
     fast = config.broker_fast_failure_enable
     limits.queues = {
-        kind: Queue(capacity, wait / 1000 if fast else 0.0)
+        kind: QueueCapacity(capacity, wait / 1000 if fast else 0.0)
         for kind, capacity, wait in (
             (HEARTBEAT, config.heartbeat_thread_pool_queue_capacity, config.wait_time_mills_in_heartbeat_queue),
             (OTHER, config.admin_broker_thread_pool_queue_capacity, config.wait_time_mills_in_admin_broker_queue),

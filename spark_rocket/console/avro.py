@@ -103,7 +103,7 @@ def _reason(error: Exception) -> str:
 
 def _container(body: bytes) -> tuple[str, list[tuple[bytes, int]]]:
     """Return the schema and the first decompressed blocks of an object container file."""
-    reader = _Bytes(body, len(CONTAINER))
+    reader = _AvroReader(body, len(CONTAINER))
     meta: dict[str, bytes] = {}
     while (count := reader.long()) != 0:
         if count < 0:
@@ -119,7 +119,7 @@ def _container(body: bytes) -> tuple[str, list[tuple[bytes, int]]]:
     return meta.get("avro.schema", b"").decode("utf-8", "replace"), list(_blocks(reader, codec))
 
 
-def _blocks(reader: _Bytes, codec: str) -> Iterator[tuple[bytes, int]]:
+def _blocks(reader: _AvroReader, codec: str) -> Iterator[tuple[bytes, int]]:
     records = 0
     while not reader.is_at_end and records < MAX_RECORDS:
         count, data = reader.long(), reader.bytes()
@@ -151,7 +151,7 @@ def _inflated(data: bytes) -> bytes:
     return plain
 
 
-class _Bytes:
+class _AvroReader:
     """Reads Avro's numbers and byte strings."""
 
     def __init__(self, data: bytes, at: int) -> None:

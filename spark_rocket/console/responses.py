@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class RequestProblem:
     """An error of a request."""
 
     code: str
@@ -68,23 +68,24 @@ class Refused(RocketError):  # noqa: N818 - it is a response
         return _STATUS_OF.get(self.code, 400)
 
 
-def describe(error: BaseException) -> Trouble:
+def describe(error: BaseException) -> RequestProblem:
     if isinstance(error, Refused):
-        return Trouble(error.code, error.message, error.remedy, error.status)
+        return RequestProblem(error.code, error.message, error.remedy, error.status)
     if isinstance(error, RocketError):
         remedy = error.remedy or "See the logs of the brokers."
-        return Trouble(error.code, error.message, remedy, _status(error), error.response_code)
+        return RequestProblem(error.code, error.message, remedy, _status(error), error.response_code)
     _log.error("internal error of the console", exc_info=error)
-    return Trouble(
+    return RequestProblem(
         "CONSOLE_FAULT",
         f"Internal error of the console ({type(error).__name__}).",
         "Please report it with the traceback from its log.",
     )
 
 
-def failures_json(failed: Mapping[str, RocketError | Trouble]) -> dict[str, Any]:
+def failures_json(failed: Mapping[str, RocketError | RequestProblem]) -> dict[str, Any]:
     return {
-        name: (error if isinstance(error, Trouble) else describe(error)).to_json() for name, error in failed.items()
+        name: (error if isinstance(error, RequestProblem) else describe(error)).to_json()
+        for name, error in failed.items()
     }
 
 
@@ -104,7 +105,7 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(json_codec.dumps(value), status, media_type="application/json")
 
 
-def failure(trouble: Trouble) -> Response:
+def failure(trouble: RequestProblem) -> Response:
     return json_response({"error": trouble.to_json()}, trouble.status)
 
 

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from spark_rocket.client.admin import Admin, TopicInfo, TopicKind
 from spark_rocket.common.attributes import pick
 from spark_rocket.console.links import REQUEST_SECONDS, Links
-from spark_rocket.console.responses import Trouble, describe, failures_json
+from spark_rocket.console.responses import RequestProblem, describe, failures_json
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
 from spark_rocket.errors import RocketError
@@ -60,7 +60,7 @@ OVERVIEW, TOPICS, TOPIC, GROUPS = "overview", "topics", "topic", "groups"
 class NameServerRecord:
     address: str
     millis: float | None = None
-    trouble: Trouble | None = None
+    trouble: RequestProblem | None = None
 
     def to_json(self) -> dict[str, object]:
         return pick(self, "address millis") | {"trouble": self.trouble and self.trouble.to_json()}
@@ -76,9 +76,9 @@ class Sampler:
         self.topics: dict[str, TopicRecord] = {}
         self.groups: dict[str, GroupRecord] = {}
         self.rates = Series()
-        self.trouble: Trouble | None = None
+        self.trouble: RequestProblem | None = None
         """The error of the last sample, if the whole cluster is unavailable."""
-        self.failed: dict[str, Trouble] = {}
+        self.failed: dict[str, RequestProblem] = {}
         """Errors by broker name: topics and groups of these brokers are not current."""
         self.passes = 0
         self.last_seconds = 0.0
@@ -218,7 +218,7 @@ class Sampler:
         self._count(began)
         self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self.gone_masters()
 
-    def gone_masters(self) -> dict[str, Trouble]:
+    def gone_masters(self) -> dict[str, RequestProblem]:
         """Return the masters that are no longer registered: their data is missing on the pages."""
         with self.lock:
             gone = [r for r in self.brokers.values() if r.trouble is GONE and r.status.is_master]

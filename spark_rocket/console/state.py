@@ -19,7 +19,7 @@ from spark_rocket.client.admin import (
     TopicState,
 )
 from spark_rocket.common.attributes import pick
-from spark_rocket.console.responses import Trouble, describe
+from spark_rocket.console.responses import RequestProblem, describe
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.errors import RocketError
 from spark_rocket.model import READER_GROUP, MessageQueue
@@ -29,7 +29,7 @@ GONE_SECONDS = 900.0
 """Brokers that are no longer registered are shown for this time."""
 MAX_COUNTS = 240
 """Samples of a topic's history: there may be thousands of topics."""
-GONE = Trouble(
+GONE = RequestProblem(
     "BROKER_GONE",
     "It is no longer registered with the name servers.",
     "Restart it, unless it was removed permanently: then it disappears from this page after 15 minutes.",
@@ -43,7 +43,7 @@ class BrokerRecord:
     status: BrokerStatus
     rate_in: Rate = field(default_factory=Rate)
     rate_out: Rate = field(default_factory=Rate)
-    trouble: Trouble | None = None
+    trouble: RequestProblem | None = None
     unavailable_since: float = 0.0
     sampled: float = 0.0
 
@@ -208,7 +208,7 @@ class GroupRecord:
         }
 
 
-def _trouble(failure: RocketError) -> Trouble:
+def _trouble(failure: RocketError) -> RequestProblem:
     """Describe the failure of a broker. The overview shows a refused request as such, not as an unavailable broker."""
     trouble = describe(failure)
     return replace(trouble, code="NO_PERMISSION") if failure.response_code == ResponseCode.NO_PERMISSION else trouble

@@ -20,7 +20,14 @@ from spark_rocket.protocol.requests import NAMESRV_REQUESTS
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
+from spark_rocket.remoting.server.overload import (
+    OTHER,
+    OVERLOAD_METRICS,
+    Limits,
+    OverloadStats,
+    QueueCapacity,
+    add_overload,
+)
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -39,7 +46,7 @@ _BROKERS: dict[int, str] = dict.fromkeys(
 )
 # Java clients of 5.x connect to all name servers and use one: as with Apache's, only the idle timeout applies.
 _FIRST_REQUEST_S = 120.0
-_QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache's capacities
+_QUEUES = {"broker": QueueCapacity(), OTHER: QueueCapacity(), "client": QueueCapacity(50_000)}  # Apache's capacities
 
 
 def name_server_limits() -> Limits:

@@ -81,7 +81,7 @@ class LiveBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationResponse:
     """The response to a registration."""
 
     ha_server_addr: str | None = None
@@ -122,7 +122,7 @@ class RouteInfoManager:
         enable_acting_master: bool | None = None,
         zone_name: str | None = None,
         channel: Hashable = None,
-    ) -> Registered:
+    ) -> RegistrationResponse:
         """Apply a registration. RefusedError if another broker is registered with the same name and id.
 
         RefusedError also if topics were omitted; the broker and its other topics are registered then.
@@ -177,13 +177,13 @@ class RouteInfoManager:
         self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
         return None
 
-    def _master_of(self, cluster: str, broker_id: int, addresses: Mapping[int, str]) -> Registered:
+    def _master_of(self, cluster: str, broker_id: int, addresses: Mapping[int, str]) -> RegistrationResponse:
         """The response to a broker: the master of a slave."""
         master = addresses.get(MASTER_ID)
         if broker_id == MASTER_ID or master is None:
-            return Registered()
+            return RegistrationResponse()
         live = self._live.get((cluster, master))
-        return Registered(None if live is None else live.ha_address, master)
+        return RegistrationResponse(None if live is None else live.ha_address, master)
 
     def _take_place(
         self,

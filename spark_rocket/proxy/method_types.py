@@ -92,7 +92,7 @@ class MethodType:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class ResourceNames:
     """The names of the resources at a dotted path, each once. ``if_given``: a missing resource is not an error."""
 
     path: str
@@ -113,11 +113,11 @@ class At:
 
 
 def _topic(*actions: Action, at: str = "topic") -> Need:
-    return topic(*actions, where=At(at, topic_of))
+    return topic(*actions, where=ResourceNames(at, topic_of))
 
 
 def _group(*actions: Action, at: str = "group", if_given: bool = False) -> Need:
-    return group(*actions, where=At(at, group_of, if_given))
+    return group(*actions, where=ResourceNames(at, group_of, if_given))
 
 
 _QUEUE_TOPIC = "message_queue.topic"

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import HeldKind, HeldPlace, HeldRequest, HeldRequests, HoldResult
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.requests import STATE_LIMITS
@@ -51,7 +51,7 @@ class Scene:
         milliseconds: int = 60_000,
         subscription: str = "",
         again: Callable[[], RemotingCommand] | None = None,
-    ) -> Held:
+    ) -> HoldResult:
         request = RemotingCommand.request(11, {"subscription": subscription})
         place = HeldPlace("T", "", 0, HeldKind.PULL, None if tags is None else frozenset(tags))
         channel = cast(Channel, peer or self.peer)
@@ -222,16 +222,16 @@ async def test_a_pull_that_was_checked_by_other_rules_gets_nothing() -> None:
 async def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more() -> None:
     most = STATE_LIMITS[HELD_PULLS].per_connection or 0
     async with holding() as scene:
-        assert scene.hold("a", subscription="x" * 128 * (most - 2)) is Held.HELD
-        assert scene.hold("b", subscription="x" * 128) is Held.FULL
-        assert scene.hold("b", subscription="x" * 128, peer=Peer()) is Held.HELD
-        assert scene.hold("c") is Held.HELD
+        assert scene.hold("a", subscription="x" * 128 * (most - 2)) is HoldResult.HELD
+        assert scene.hold("b", subscription="x" * 128) is HoldResult.FULL
+        assert scene.hold("b", subscription="x" * 128, peer=Peer()) is HoldResult.HELD
+        assert scene.hold("c") is HoldResult.HELD
         scene.held.channel_closed(cast(Channel, scene.peer))
-        assert scene.hold("d", subscription="x" * 128 * (most - 1)) is Held.HELD
+        assert scene.hold("d", subscription="x" * 128 * (most - 1)) is HoldResult.HELD
     assert scene.answered == []
 
 
 async def test_pulls_are_bounded_by_a_setting() -> None:
     async with holding(max_held_pulls=1) as scene:
-        assert scene.hold("a") is Held.HELD
-        assert scene.hold("b", peer=Peer()) is Held.FULL
+        assert scene.hold("a") is HoldResult.HELD
+        assert scene.hold("b", peer=Peer()) is HoldResult.FULL

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import HeldKind, HeldPlace, HeldRequest, HeldRequests, HoldResult
 from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, parts_of
 from spark_rocket.broker.state.broker_config import BrokerConfig
@@ -68,7 +68,7 @@ class Scene:
         born_time: int = NOW,
         channel: Channel | None = None,
         takes: int = 1,
-    ) -> Held:
+    ) -> HoldResult:
         kind = HeldKind.ORDER if order else HeldKind.POP
         place = HeldPlace(topic, group, queue_id, kind, wanted.tag_codes)
 
@@ -92,7 +92,7 @@ class Scene:
         *,
         milliseconds: int = 60_000,
         channel: Channel | None = None,
-    ) -> Held:
+    ) -> HoldResult:
         """Hold a request; ``again`` runs it, and returns whether it is completed."""
         request = RemotingCommand.request(200050)
         response = RemotingCommand.response(request)
@@ -104,7 +104,7 @@ class Scene:
         def run() -> RemotingCommand | None:
             if again():
                 return response
-            return None if self.waiting.hold(held, 0) is Held.HELD else nothing()
+            return None if self.waiting.hold(held, 0) is HoldResult.HELD else nothing()
 
         held = HeldRequest(channel or self.channel, request, place, run, nothing)
         return self.waiting.hold(held, milliseconds)
@@ -135,7 +135,7 @@ async def settle() -> None:
 async def test_one_message_wakes_one_pop_of_each_group_and_the_oldest_first() -> None:
     async with playing() as scene:
         for number in range(500):
-            assert scene.hold(f"a{number}", "A") is Held.HELD
+            assert scene.hold(f"a{number}", "A") is HoldResult.HELD
         scene.hold("b", "B")
         scene.hold("other", topic="Other")
         scene.arrive(A=1, B=1)
@@ -227,11 +227,11 @@ async def test_messages_without_a_match_are_skipped_while_there_are_more() -> No
 
 async def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
     async with playing() as scene:
-        assert scene.hold("too late", born_time=NOW - 60_000) is Held.TIMED_OUT
-        assert scene.hold("too short", poll_time=0) is Held.TIMED_OUT
-        assert scene.hold("of long ago", born_time=1) is Held.TIMED_OUT
-        assert scene.hold("soon", born_time=NOW - 59_900) is Held.HELD
-        assert scene.hold("no birth", born_time=0, poll_time=100) is Held.HELD
+        assert scene.hold("too late", born_time=NOW - 60_000) is HoldResult.TIMED_OUT
+        assert scene.hold("too short", poll_time=0) is HoldResult.TIMED_OUT
+        assert scene.hold("of long ago", born_time=1) is HoldResult.TIMED_OUT
+        assert scene.hold("soon", born_time=NOW - 59_900) is HoldResult.HELD
+        assert scene.hold("no birth", born_time=0, poll_time=100) is HoldResult.HELD
         await scene.until(2)
         assert sorted(scene.answered) == ["no birth: nothing", "soon: nothing"]
         scene.hold("from the future", born_time=NOW + 10**9)
@@ -252,10 +252,10 @@ async def test_a_pop_woken_without_a_message_ends_at_its_timeout() -> None:
 
 async def test_too_many_waiters_get_an_error() -> None:
     async with playing(pop_polling_size=2, pop_polling_map_size=2, max_pop_polling_size=3) as scene:
-        assert [scene.hold("a") for _ in range(3)] == [Held.HELD, Held.HELD, Held.FULL]
-        assert scene.hold("b", "H") is Held.HELD
-        assert scene.hold("c", "I") is Held.FULL  # two places at most
-        assert scene.hold("d", "H") is Held.FULL  # three in all
+        assert [scene.hold("a") for _ in range(3)] == [HoldResult.HELD, HoldResult.HELD, HoldResult.FULL]
+        assert scene.hold("b", "H") is HoldResult.HELD
+        assert scene.hold("c", "I") is HoldResult.FULL  # two places at most
+        assert scene.hold("d", "H") is HoldResult.FULL  # three in all
 
 
 async def test_a_closed_connection_ends_its_pops() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import HeldPlace, HeldRequest, HeldRequests, HoldResult
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -92,7 +92,7 @@ class WaitingMachine(RuleBasedStateMachine):
             lambda: self.run(client, request, pop),
             lambda: RemotingCommand.response(request),
         )
-        assert self.waiting.hold(held, 60_000) is Held.HELD
+        assert self.waiting.hold(held, 60_000) is HoldResult.HELD
         if passed and left:
             self.waiting.more(pop.group, pop.topic, pop.queue_id)
         return None

@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.client import Admin, Reader
 from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
-from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.entry import NAMESPACE, LedgerEntry
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.records import id_record
@@ -93,7 +93,7 @@ def test_topics_are_not_created(cluster: LocalCluster, admin: Admin) -> None:
 
 def test_an_entry_that_names_another_broker(cluster: LocalCluster, admin: Admin) -> None:
     create_topics(admin, "entry")
-    admin.put_kv_config(NAMESPACE, "entry-ledger", Entry("broker-a", "1" * 32).encode())
+    admin.put_kv_config(NAMESPACE, "entry-ledger", LedgerEntry("broker-a", "1" * 32).encode())
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_PLACE.*an entry of the name servers names broker broker-a"):
         check_topics(options(cluster, "entry", "broker-b"))
     check_topics(options(cluster, "entry", "broker-a"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_rocket.datasource.exactly_once.entry import Entries, Entry
+from spark_rocket.datasource.exactly_once.entry import LedgerEntries, LedgerEntry
 from spark_rocket.errors import BrokerError, ExactlyOnceError, RemotingConnectError, RocketError
 from spark_rocket.protocol.wire.codes import ResponseCode
 
@@ -30,20 +30,20 @@ class Servers:
         self.entries[name_server] = value
 
 
-def entries(servers: Servers) -> Entries:
-    return Entries(servers, "ledger", "a:1;b:1")  # type: ignore[arg-type]
+def entries(servers: Servers) -> LedgerEntries:
+    return LedgerEntries(servers, "ledger", "a:1;b:1")  # type: ignore[arg-type]
 
 
-ENTRY = Entry("broker-a", "1" * 32)
+ENTRY = LedgerEntry("broker-a", "1" * 32)
 REFUSED = BrokerError("a:1 rejected the put with 16", response_code=ResponseCode.NO_PERMISSION)
 
 
 def test_an_entry_is_read_back() -> None:
-    for entry in (ENTRY, Entry("broker-a")):
-        assert Entry.decode(entry.encode()) == entry
+    for entry in (ENTRY, LedgerEntry("broker-a")):
+        assert LedgerEntry.decode(entry.encode()) == entry
     for text in ("", "{}", "[]", "broker-a", '{"broker": 3}', '{"broker": "a", "ledger": 1}', '{"broker": ""}'):
         with pytest.raises(ValueError):
-            Entry.decode(text)
+            LedgerEntry.decode(text)
 
 
 def test_name_servers_that_store_no_entries() -> None:
@@ -71,7 +71,7 @@ def test_one_name_server_that_stores_the_entry_is_enough(caplog: pytest.LogCaptu
 
 def test_a_name_server_that_missed_the_last_change() -> None:
     """A complete entry counts, and replaces one that was written when the ledger was begun."""
-    servers = Servers({"a:1": Entry("broker-b").encode(), "b:1": ENTRY.encode()})
+    servers = Servers({"a:1": LedgerEntry("broker-b").encode(), "b:1": ENTRY.encode()})
     both = entries(servers)
     assert both.read() == ENTRY
     both.write(ENTRY)
@@ -79,11 +79,11 @@ def test_a_name_server_that_missed_the_last_change() -> None:
 
 
 def test_drivers_that_begin_at_different_brokers_choose_the_same() -> None:
-    servers = Servers({"a:1": Entry("broker-b").encode(), "b:1": Entry("broker-a").encode()})
+    servers = Servers({"a:1": LedgerEntry("broker-b").encode(), "b:1": LedgerEntry("broker-a").encode()})
     both = entries(servers)
-    assert both.read() == Entry("broker-a")
-    both.write_to_all(Entry("broker-a"))
-    assert {*servers.entries.values()} == {Entry("broker-a").encode()}
+    assert both.read() == LedgerEntry("broker-a")
+    both.write_to_all(LedgerEntry("broker-a"))
+    assert {*servers.entries.values()} == {LedgerEntry("broker-a").encode()}
 
 
 def test_an_entry_that_is_to_be_on_all_name_servers() -> None:

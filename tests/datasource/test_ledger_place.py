@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once.driver import check_topics, commit_epoch
-from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.entry import NAMESPACE, LedgerEntry
 from spark_rocket.datasource.exactly_once.first_record import LedgerPlace
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import find_ledger
@@ -54,8 +54,8 @@ def place(given: WriteOptions) -> LedgerPlace:
     return find_ledger(given, brokers_for(given))
 
 
-def entries(admin: Admin, mark: str) -> list[Entry]:
-    return [Entry.decode(text) for text in admin.kv_config_of_each(NAMESPACE, f"{mark}-ledger").values()]
+def entries(admin: Admin, mark: str) -> list[LedgerEntry]:
+    return [LedgerEntry.decode(text) for text in admin.kv_config_of_each(NAMESPACE, f"{mark}-ledger").values()]
 
 
 def test_no_second_ledger_while_its_broker_is_unavailable() -> None:
@@ -116,7 +116,7 @@ def test_name_servers_that_lose_their_entries_while_the_ledger_is_unavailable() 
             with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*names broker broker-a"):
                 check_topics(options(cluster.name_server, requestTimeout="999ms"))
         kept = admin.kv_config_of_each(NAMESPACE, "ROCKET_SINK_LEDGER")
-        assert {Entry.decode(text) for text in kept.values()} == {Entry("broker-a", entry.ledger)}
+        assert {LedgerEntry.decode(text) for text in kept.values()} == {LedgerEntry("broker-a", entry.ledger)}
         assert len(kept) == 2
         until(lambda: "ROCKET_SINK_STAGING" in admin.topics())
         admin.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
@@ -160,7 +160,7 @@ def test_drivers_that_create_a_ledger_at_once_agree(cluster: LocalCluster, admin
         list(pool.map(check_topics, every))
     places = {place(given) for given in every}
     assert len(places) == 1
-    assert entries(admin, "race") == [Entry("broker-a", next(iter(places)).ledger)] * 2
+    assert entries(admin, "race") == [LedgerEntry("broker-a", next(iter(places)).ledger)] * 2
 
 
 def test_a_lost_entry_is_set_again(cluster: LocalCluster, admin: Admin) -> None:
@@ -172,27 +172,27 @@ def test_a_lost_entry_is_set_again(cluster: LocalCluster, admin: Admin) -> None:
     assert len(entries(admin, "lost")) == 2
     admin.delete_kv_config(NAMESPACE, "lost-ledger")
     assert place(given) == found
-    assert entries(admin, "lost") == [Entry("broker-a", found.ledger)] * 2
+    assert entries(admin, "lost") == [LedgerEntry("broker-a", found.ledger)] * 2
 
 
 def test_a_changed_entry_is_refused(cluster: LocalCluster, admin: Admin) -> None:
     given = options(cluster.name_server, "changed")
     found = place(given)
-    admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-b", found.ledger).encode())
+    admin.put_kv_config(NAMESPACE, "changed-ledger", LedgerEntry("broker-b", found.ledger).encode())
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_ENTRY\].*names broker broker-b, and the topic is on broker-a"):
         place(given)
     with Admin(cluster.name_servers[0].address) as one:
-        one.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", found.ledger).encode())
+        one.put_kv_config(NAMESPACE, "changed-ledger", LedgerEntry("broker-a", found.ledger).encode())
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_ENTRY\].*name servers differ"):
         place(given)
     admin.put_kv_config(NAMESPACE, "changed-ledger", "broker-a")
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_ENTRY\].*has 'broker-a'"):
         place(given)
-    admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", "f" * 32).encode())
+    admin.put_kv_config(NAMESPACE, "changed-ledger", LedgerEntry("broker-a", "f" * 32).encode())
     commit = [stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given), given, EPOCH)]
-    admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", found.ledger).encode())
+    admin.put_kv_config(NAMESPACE, "changed-ledger", LedgerEntry("broker-a", found.ledger).encode())
     commit_epoch(given, commit, is_stream=True)
-    admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", "f" * 32).encode())
+    admin.put_kv_config(NAMESPACE, "changed-ledger", LedgerEntry("broker-a", "f" * 32).encode())
     with pytest.raises(ExactlyOnceError, match=rf"LEDGER_REPLACED.*is of the ledger {found.ledger}"):
         commit_epoch(given, commit, is_stream=True)
 
@@ -204,7 +204,7 @@ EPOCH = Epoch("query", 0)
 def test_a_creation_that_was_interrupted(cluster: LocalCluster, admin: Admin, begun: str) -> None:
     """It is completed where it began."""
     given = options(cluster.name_server, f"begun-{begun}")
-    admin.put_kv_config(NAMESPACE, given.ledger_topic, Entry("broker-b").encode())
+    admin.put_kv_config(NAMESPACE, given.ledger_topic, LedgerEntry("broker-b").encode())
     if begun != "entry":
         admin.create_topic(given.ledger_topic, 1, broker="broker-b")
     if begun == "record":
@@ -212,7 +212,7 @@ def test_a_creation_that_was_interrupted(cluster: LocalCluster, admin: Admin, be
             producer.send(Message.of(given.ledger_topic, json.dumps(RECORD | {"ledger": "1" * 32}).encode()))
     found = place(given)
     assert found.queue.broker_name == "broker-b"
-    assert entries(admin, f"begun-{begun}") == [Entry("broker-b", found.ledger)] * 2
+    assert entries(admin, f"begun-{begun}") == [LedgerEntry("broker-b", found.ledger)] * 2
     assert begun != "record" or found.ledger == "1" * 32
     assert {queue.broker_name for queue in admin.queues(given.staging_topic)} == {"broker-a", "broker-b"}
 
@@ -228,7 +228,7 @@ def test_a_ledger_of_an_older_version_is_adopted(cluster: LocalCluster, admin: A
         producer.send(Message.of("old-ledger", json.dumps(RECORD).encode()))
     found = place(given)
     assert (found.queue.broker_name, len(found.ledger)) == ("broker-b", 32)
-    assert entries(admin, "old") == [Entry("broker-b", found.ledger)] * 2
+    assert entries(admin, "old") == [LedgerEntry("broker-b", found.ledger)] * 2
 
 
 def test_a_recreated_ledger_is_refused_until_it_is_replaced(cluster: LocalCluster, admin: Admin) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.row_encoder import Block, TaskQueues
-from spark_rocket.datasource.write.send import BlockSender, Sent
+from spark_rocket.datasource.write.send import BlockSender, StoredCounts
 from spark_rocket.errors import (
     BrokerError,
     MessageTooLargeError,
@@ -102,7 +102,7 @@ def test_free_blocks_are_spread_and_a_removed_queue_moves_only_its_blocks() -> N
     assert [queue for queue in before if queue != QUEUES[1]] == [
         queue for queue, was in zip(after, before, strict=True) if was != QUEUES[1]
     ]
-    assert sender.topics == {"t": Sent(messages=2000, bytes=4000, requests=400)}
+    assert sender.topics == {"t": StoredCounts(messages=2000, bytes=4000, requests=400)}
 
 
 def test_delayed_rows_have_a_separate_limit_and_are_ordered_by_key() -> None:

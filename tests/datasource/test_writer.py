@@ -27,7 +27,7 @@ from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import task, writer
 from spark_rocket.datasource.write.row_encoder import Block
-from spark_rocket.datasource.write.send import Sent, sink_for
+from spark_rocket.datasource.write.send import StoredCounts, sink_for
 from spark_rocket.datasource.write.writer import (
     RocketStreamWriter,
     RocketWriter,
@@ -248,8 +248,8 @@ def test_invalid_options(given: dict[str, str], text: str) -> None:
 
 def test_the_driver_logs_written_messages(caplog: pytest.LogCaptureFixture) -> None:
     tasks = [
-        Written({"a": Sent(5, 500, 2), "b": Sent(1, 100, 1)}, retries=1, unconfirmed=1),
-        Written({"a": Sent(4, 400, 1)}),
+        Written({"a": StoredCounts(5, 500, 2), "b": StoredCounts(1, 100, 1)}, retries=1, unconfirmed=1),
+        Written({"a": StoredCounts(4, 400, 1)}),
         None,
     ]
     with caplog.at_level(logging.INFO, logger="spark_rocket.datasource"):

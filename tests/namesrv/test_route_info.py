@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, Registered, RouteInfoManager
+from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RegistrationResponse, RouteInfoManager
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -22,7 +22,7 @@ class Tables(RouteInfoManager):
 
     def register(
         self, *topics: TopicConfig, name: str = "a", id_: int = 0, at: str = "", version: int = 1, **more: Any
-    ) -> Registered:
+    ) -> RegistrationResponse:
         address = at or f"{name}{id_}:1"
         more.setdefault("cluster", "c")
         more.setdefault("data_version", DataVersion(0, 5, version))
@@ -50,7 +50,7 @@ def tables() -> Tables:
 
 
 def test_a_route(tables: Tables) -> None:
-    assert tables.register(T, U) == Registered()
+    assert tables.register(T, U) == RegistrationResponse()
     route = tables.route("U")
     assert route is not None
     assert route.queue_datas == [QueueData("a", 8, 2, 7, 0)]
@@ -129,10 +129,10 @@ def test_a_wiped_permission_stays_wiped_until_the_broker_changes(tables: Tables)
 
 
 def test_a_slave_gets_its_master_and_registers_no_topics(tables: Tables) -> None:
-    assert tables.register(T, U, id_=1) == Registered()
+    assert tables.register(T, U, id_=1) == RegistrationResponse()
     assert tables.route("T") is None
     tables.register(T, U, id_=0)
-    assert tables.register(TopicConfig("T", perm=2), TopicConfig("V"), id_=1, version=7) == Registered(
+    assert tables.register(TopicConfig("T", perm=2), TopicConfig("V"), id_=1, version=7) == RegistrationResponse(
         "ha-a0:1", "a0:1"
     )
     assert tables.perm("T") == 6

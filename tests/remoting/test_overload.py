@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
+from spark_rocket.remoting.server.overload import OVERLOAD, Limits, QueueCapacity
 from spark_rocket.remoting.server.remoting_server import Handler
 from tests.kit.waiting import until
 
@@ -62,7 +62,7 @@ def work() -> Iterator[Work]:
 
 
 def limits(capacity: int = 10_000, max_wait: float = 0.0, **more: int) -> Limits:
-    queues = {"heartbeat": Queue(), "admin": Queue(), "send": Queue(capacity, max_wait)}
+    queues = {"heartbeat": QueueCapacity(), "admin": QueueCapacity(), "send": QueueCapacity(capacity, max_wait)}
     return Limits(queues=queues, kinds=KINDS, **more)
 
 

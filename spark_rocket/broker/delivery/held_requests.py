@@ -68,7 +68,7 @@ class HeldKind(IntEnum):
     PULL = 3
 
 
-class Held(Enum):
+class HoldResult(Enum):
     """Result of holding a request."""
 
     HELD = 0
@@ -163,30 +163,30 @@ class HeldRequests:
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
-    def hold(self, held: HeldRequest, milliseconds: int) -> Held:
+    def hold(self, held: HeldRequest, milliseconds: int) -> HoldResult:
         """Hold a request until it is woken, but at most for a time; one that runs again keeps its own time."""
         request, channel, place = held.request, held.channel, held.place
         running = self._running
         if running is not None and running.request is request:
             if running.timer is None:
-                return Held.TIMED_OUT
+                return HoldResult.TIMED_OUT
             running.offset = held.offset
             self._held_again = True
-            return Held.HELD
+            return HoldResult.HELD
         if milliseconds <= 0:
-            return Held.TIMED_OUT
+            return HoldResult.TIMED_OUT
         family = self.pulls if place.kind is HeldKind.PULL else self.pops
         held.weight = _weight(place, request)
         most, most_lines, most_in_line = self._bounds(place)
         if family.count >= most or family.quota.problem(channel, held.weight) is not None:
-            return Held.FULL
+            return HoldResult.FULL
         line = family.lines.get(place)
         if line is None:
             if len(family.lines) >= most_lines:
-                return Held.FULL
+                return HoldResult.FULL
             line = self._open(family, place)
         elif len(line.waiters) >= most_in_line:
-            return Held.FULL
+            return HoldResult.FULL
         request.body = b""  # the view would keep the complete receive buffer in memory
         request.ext_fields = {}
         held.rules, held.line = self._rules(), line
@@ -195,7 +195,7 @@ class HeldRequests:
         line.waiters[held] = None
         self._by_channel.setdefault(channel, {})[held] = None
         held.timer = self._loop.call_later(min(milliseconds, MAX_HELD_MS) / 1000, self._end, held)
-        return Held.HELD
+        return HoldResult.HELD
 
     def of_topic(self, topic: str) -> Iterator[HeldRequest]:
         """Return the requests that messages of a topic wake."""

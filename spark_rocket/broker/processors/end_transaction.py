@@ -16,7 +16,7 @@ from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.broker_stats import BrokerStats
-from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
+from spark_rocket.broker.transactions.half_messages import IMMUNITY, HalfMessage
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
@@ -48,7 +48,7 @@ class EndTransactionProcessor(Processor):
         header = EndTransactionRequestHeader.from_ext(request.ext_fields)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None  # not decided yet: no response, as in Apache's broker
-        half = Half.view(self.store.look_message_by_offset(header.commit_log_offset))
+        half = HalfMessage.view(self.store.look_message_by_offset(header.commit_log_offset))
         if half is None:
             raise _refused("Find prepared transaction message failed")
         if not header.from_transaction_check and self._is_too_late(half):
@@ -87,7 +87,7 @@ class EndTransactionProcessor(Processor):
         self.delivery_timers.expect(HALF_TOPIC, self.clock())
         return RemotingCommand.response(request)
 
-    def _is_too_late(self, half: Half) -> bool:
+    def _is_too_late(self, half: HalfMessage) -> bool:
         """Whether the immunity time that the sender requested has expired; until then it may decide unprompted."""
         if not find_property(half.properties, IMMUNITY):
             return False

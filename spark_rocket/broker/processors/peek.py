@@ -33,7 +33,7 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import HeldKind, HeldPlace, HeldRequest, HeldRequests, HoldResult
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
@@ -111,9 +111,9 @@ class PeekProcessor(Processor):
             held = self.held_requests.hold(
                 HeldRequest(channel, request, place, again, partial(_notified, request, response)), left
             )
-            if held is Held.HELD:
+            if held is HoldResult.HELD:
                 return None
-            response.polling_full = held is Held.FULL
+            response.polling_full = held is HoldResult.FULL
         return _notified(request, response)
 
     def _again(

@@ -29,7 +29,7 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import HeldKind, HeldPlace, HeldRequest, HeldRequests, HoldResult
 from spark_rocket.broker.pop.acks import MAX_POPPED
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, time_left
@@ -115,16 +115,16 @@ class PopMessageProcessor(Processor):
             return _response(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self.stats.get_misses += 1
         held = self._hold(channel, request, pop)
-        if held is Held.HELD:
+        if held is HoldResult.HELD:
             if (
                 result.passed and result.rest_num > 0
             ) or result.is_cut:  # continue after the messages that did not match
                 self.held_requests.more(pop.group, pop.topic, pop.queue_id)
             return None
-        code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
+        code = ResponseCode.POLLING_FULL if held is HoldResult.FULL else ResponseCode.POLLING_TIMEOUT
         return _response(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
 
-    def _hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> Held:
+    def _hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> HoldResult:
         kind = HeldKind.ORDER if pop.order else HeldKind.POP
         place = HeldPlace(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
         again = partial(self._again, channel, request, pop)

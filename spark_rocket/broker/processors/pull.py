@@ -38,7 +38,14 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
-from spark_rocket.broker.delivery.held_requests import MAX_HELD_MS, Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
+from spark_rocket.broker.delivery.held_requests import (
+    MAX_HELD_MS,
+    HeldKind,
+    HeldPlace,
+    HeldRequest,
+    HeldRequests,
+    HoldResult,
+)
 from spark_rocket.broker.delivery.in_memory import is_in_memory
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.broker_config import BrokerConfig
@@ -279,7 +286,7 @@ class PullMessageProcessor(Processor):
         place = HeldPlace(pull.topic, "", pull.queue_id, HeldKind.PULL, pull.wanted.tag_codes)
         again = partial(self._again, channel, request, pull)
         held = HeldRequest(channel, request, place, again, partial(self._nothing, request, pull), pull.offset)
-        return self.held_requests.hold(held, held_ms) is Held.HELD
+        return self.held_requests.hold(held, held_ms) is HoldResult.HELD
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> RemotingCommand | None:
         """Run a held pull again. With a tag filter this is the last run."""

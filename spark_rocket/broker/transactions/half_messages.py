@@ -37,7 +37,7 @@ _CRC32 = b"__CRC32#"
 _OP_TAG = b"d"
 
 
-class Half(NamedTuple):
+class HalfMessage(NamedTuple):
     """A half message: its record, and the properties that the broker needs."""
 
     record: RecordView
@@ -48,7 +48,7 @@ class Half(NamedTuple):
     check_times: int
 
     @classmethod
-    def view(cls, raw: bytes | None) -> Half | None:
+    def view(cls, raw: bytes | None) -> HalfMessage | None:
         """Decode a half message; None if the record is damaged or has another topic."""
         if raw is None:
             return None

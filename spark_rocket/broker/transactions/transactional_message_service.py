@@ -39,7 +39,7 @@ from spark_rocket.broker.transactions.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
     OP_PROPERTIES,
-    Half,
+    HalfMessage,
     decided_offsets,
     given_up_half,
     op_body,
@@ -157,7 +157,7 @@ class TransactionalMessageService:
                     queue.decided.setdefault(offset, op_offset)
         for offset in range(queue.settled, end):
             raw = self._record(HALF_TOPIC, queue_id, offset)
-            half = Half.view(raw) if raw is not None and FIRST_OFFSET in raw else None
+            half = HalfMessage.view(raw) if raw is not None and FIRST_OFFSET in raw else None
             if half is not None and half.first != offset:  # the copy replaces its source
                 before = queue.copies.get(half.first, half.first)
                 if before >= queue.settled:
@@ -201,12 +201,12 @@ class TransactionalMessageService:
         ends = {queue_id: self._store.get_max_offset(HALF_TOPIC, queue_id) for queue_id in self._queues}
         return sum(max(ends[one.queue_id] - one.settled - len(one.decided), 0) for one in self._queues.values())
 
-    def is_decided(self, half: Half) -> bool:
+    def is_decided(self, half: HalfMessage) -> bool:
         """Whether a decision about it is cached. Old decisions are not: such a message would be decided again."""
         queue = self._queue(half.record.queue_id)
         return half.first in queue.recent or half.record.queue_offset in queue.decided
 
-    def commit(self, half: Half) -> PutResult:
+    def commit(self, half: HalfMessage) -> PutResult:
         """Store the message at its destination, then the decision. On failure the message remains undecided."""
         record = half.record
         try:
@@ -228,7 +228,7 @@ class TransactionalMessageService:
                 )
         return result
 
-    def rollback(self, half: Half) -> PutResult:
+    def rollback(self, half: HalfMessage) -> PutResult:
         record = half.record
         queue = self._queue(record.queue_id)
         offsets = {record.queue_offset, queue.copies.get(half.first, record.queue_offset)}
@@ -315,7 +315,7 @@ class TransactionalMessageService:
                 yield
                 continue
             offset = queue.settled
-            half = Half.view(self._record(HALF_TOPIC, queue_id, offset))
+            half = HalfMessage.view(self._record(HALF_TOPIC, queue_id, offset))
             if half is None:
                 _log.warning("skipped half message %d: unreadable record", offset)
             else:
@@ -326,7 +326,7 @@ class TransactionalMessageService:
             yield
         return self._next_round if queue.settled < store.get_max_offset(HALF_TOPIC, queue_id) else None
 
-    def _check_one(self, queue: _HalfQueue, half: Half, now: int) -> int | None:
+    def _check_one(self, queue: _HalfQueue, half: HalfMessage, now: int) -> int | None:
         """Check or abandon one message; return when to retry if that is not possible now."""
         record, config = half.record, self._config
         too_old = now - record.born_timestamp > config.store.file_reserved_time * _HOUR_MS
@@ -350,7 +350,7 @@ class TransactionalMessageService:
             self._ask(half, copy)
         return None
 
-    def _give_up(self, queue: _HalfQueue, half: Half, now: int) -> int | None:
+    def _give_up(self, queue: _HalfQueue, half: HalfMessage, now: int) -> int | None:
         """Move a message to TRANS_CHECK_MAX_TIME_TOPIC and stop its checks."""
         topic = self._topics.ensure(CHECK_MAX_TIME_TOPIC).topic_name
         result = self._put(topic, 0, half, half.properties)
@@ -366,11 +366,11 @@ class TransactionalMessageService:
         queue.copies.pop(half.first, None)
         return None
 
-    def _put(self, topic: str, queue_id: int, half: Half, properties: bytes) -> PutResult:
+    def _put(self, topic: str, queue_id: int, half: HalfMessage, properties: bytes) -> PutResult:
         sys_flag = half.sys_flag(TRANSACTION_NONE)
         return put_record(self._store, topic, queue_id, half.record, properties, sys_flag=sys_flag)
 
-    def _ask(self, half: Half, copy: PutResult) -> None:
+    def _ask(self, half: HalfMessage, copy: PutResult) -> None:
         channel = self._channel(half)
         if channel is None:
             self._often.warning(
@@ -382,7 +382,7 @@ class TransactionalMessageService:
         except (ValueError, ProtocolError) as error:
             _log.warning("failed to check half message %d: %s", half.record.queue_offset, error)
 
-    def _channel(self, half: Half) -> Channel | None:
+    def _channel(self, half: HalfMessage) -> Channel | None:
         """The next connection of the producer group, round-robin."""
         topic = str(find_property(half.properties, b"REAL_TOPIC") or b"", "utf-8", "replace")
         members = self._clients.producers.get(half.group)

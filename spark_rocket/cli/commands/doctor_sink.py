@@ -87,12 +87,12 @@ class SinkCheck:
 
     def entry(self) -> Finding:
         """Write an entry at the name servers, beside that of the ledger, and delete it."""
-        from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+        from spark_rocket.datasource.exactly_once.entry import NAMESPACE, LedgerEntry
 
         key = self._sink.ledger + _TRIAL_SUFFIX
 
         def write() -> str:
-            self._admin.put_kv_config(NAMESPACE, key, Entry("none").encode())
+            self._admin.put_kv_config(NAMESPACE, key, LedgerEntry("none").encode())
             self._admin.delete_kv_config(NAMESPACE, key)
             return "can be written"
 

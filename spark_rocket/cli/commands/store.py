@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.config import StoreConfig
     from spark_rocket.store.problems import StoreProblem
-    from spark_rocket.store.tools.store_stats import Files, QueueStats, StoreStats
+    from spark_rocket.store.tools.store_stats import FileUsage, QueueStats, StoreStats
 
 _SHOWN_PER_KIND = 10
 _REMEDIES = {
@@ -392,6 +392,6 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
     print(f"  source of messages and bytes: {source}")
 
 
-def _files(files: Files) -> str:
+def _files(files: FileUsage) -> str:
     word = "file" if files.count == 1 else "files"
     return f"{files.count:,} {word} of {size_text(files.size)}, {size_text(files.on_disk)} on disk"

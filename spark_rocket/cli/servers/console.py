@@ -80,7 +80,7 @@ def console(
 
 def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | None) -> None:
     import spark_rocket
-    from spark_rocket.cli.servers.foreground import Stopping, print_lines, ready
+    from spark_rocket.cli.servers.foreground import StopSignals, print_lines, ready
     from spark_rocket.console.serve import serve_console
     from spark_rocket.remoting.server.remoting_server import run
 
@@ -93,7 +93,7 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
             print_lines(f"OPEN TO OTHERS, behind a login: listening on {where}, {scheme}.")
 
     async def serve() -> None:
-        async with Stopping(lifeline_fd) as stopping:
+        async with StopSignals(lifeline_fd) as stopping:
             await serve_console(settings, begun, stopping())
 
     sys.setswitchinterval(0.001)  # decoding large responses of brokers must not delay pages

@@ -84,7 +84,7 @@ def ready(descriptor: int | None, facts: dict[str, str]) -> None:
         os.close(descriptor)
 
 
-class Stopping:
+class StopSignals:
     """Waits for SIGTERM, SIGINT, SIGHUP or the end of a lifeline: a pipe whose other end the parent process holds.
 
     SIGHUP (the terminal was closed) stays ignored if it was ignored at the start, as under nohup.

@@ -18,7 +18,7 @@ from spark_rocket.cli.arguments import store_directory
 from spark_rocket.cli.servers.foreground import (
     NO_PORT,
     Started,
-    Stopping,
+    StopSignals,
     metrics_port,
     open_warning,
     print_lines,
@@ -58,7 +58,7 @@ def serve_broker(options: BrokerOptions) -> int:
 
 
 async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int | None) -> None:
-    async with Stopping(lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with StopSignals(lifeline_fd) as stopping, AsyncExitStack() as servers:
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)

@@ -11,7 +11,7 @@ from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.foreground import (
     NO_PORT,
-    Stopping,
+    StopSignals,
     open_warning,
     print_lines,
     raise_file_limit,
@@ -41,7 +41,7 @@ def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) ->
 async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
     host = options.host or _LOOPBACK
     data = options.data or Path.home() / "namesrv"
-    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with StopSignals(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json", tls=tls)
         await namesrv.start()
         servers.push_async_callback(namesrv.close)

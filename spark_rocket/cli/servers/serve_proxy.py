@@ -18,7 +18,7 @@ from dataclasses import replace
 import spark_rocket
 from spark_rocket.cli.servers.child import SupervisedServer
 from spark_rocket.cli.servers.foreground import (
-    Stopping,
+    StopSignals,
     metrics_port,
     open_warning,
     print_lines,
@@ -47,7 +47,7 @@ def serve_proxy(config: ProxyConfig, options: ProxyOptions) -> int:
 
 
 async def _alone(config: ProxyConfig, options: ProxyOptions) -> None:
-    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with StopSignals(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         server = ProxyServer(config)
         await server.start()
         servers.push_async_callback(server.close)
@@ -74,7 +74,7 @@ def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers
 async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
     with await _hold_port(config) as held:
         bound = held.getsockname()[1]
-        async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+        async with StopSignals(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
             workers = [
                 SupervisedServer(
                     f"worker {number}",

@@ -19,7 +19,7 @@ from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.arguments import store_directory
 from spark_rocket.cli.servers.foreground import (
-    Stopping,
+    StopSignals,
     open_warning,
     print_line,
     print_lines,
@@ -103,7 +103,7 @@ def make_name_server(options: UpOptions, config: BrokerConfig, data: Path) -> Na
 
 
 async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
-    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with StopSignals(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = make_name_server(options, config, data)
         await namesrv.bind()
         servers.push_async_callback(namesrv.close)

@@ -21,7 +21,7 @@ from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, Cluste
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.cli.servers.child import ChildServer, exit_text
-from spark_rocket.cli.servers.foreground import Stopping, metrics_port, print_lines, reachable, ready
+from spark_rocket.cli.servers.foreground import StopSignals, metrics_port, print_lines, reachable, ready
 from spark_rocket.cli.servers.options import UpOptions
 from spark_rocket.cli.servers.serve_broker import monitor_of
 from spark_rocket.cli.servers.serve_up import (
@@ -59,7 +59,7 @@ async def _up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> N
         port=config.listen_port,
         metrics_port=metrics_port(config),
     )
-    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with StopSignals(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = make_name_server(options, config, data)
         await namesrv.start()
         servers.push_async_callback(namesrv.close)

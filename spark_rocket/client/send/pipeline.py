@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 RECHECK_S = 0.01  # how often a send that waits for a slot checks for one
 
 
-class Handed(Protocol):
+class HandedOver(Protocol):
     """What a caller hands over to the loop."""
 
     def taken(self) -> None: ...
@@ -78,7 +78,7 @@ class InFlight:
         self.limit = limit
         self._wake_at = limit - limit // 8  # waiting threads are woken for many free slots, not for each
         self._block = block
-        self._inbox: Inbox[Handed] = Inbox(lambda: loop_thread().post(self.take))
+        self._inbox: Inbox[HandedOver] = Inbox(lambda: loop_thread().post(self.take))
         self.hand_over = self._inbox.put
         """Pass a message to the loop, which calls its ``taken``, in order."""
         self.handed = self._inbox.items

@@ -14,7 +14,7 @@ from typing import Any
 from spark_rocket.client.admin import Failures, is_system_group
 from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, page_of, place
-from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
+from spark_rocket.console.responses import Refused, RequestProblem, describe, failures_json
 from spark_rocket.console.secrets import shown
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP
@@ -77,7 +77,7 @@ class ClientApi:
         group, client = request.path["group"], request.text("client")
         stacks = request.flag("stacks")
         info: ConsumerRunningInfo | None = None
-        trouble: Trouble | None = None
+        trouble: RequestProblem | None = None
         with self._one_query():
             try:
                 info = self._context.admin.consumer_running_info(group, client, stacks=stacks)
@@ -103,12 +103,12 @@ class ClientApi:
             self._running.release()
 
 
-def _no_running_info(client: str, error: RocketError) -> Trouble:
+def _no_running_info(client: str, error: RocketError) -> RequestProblem:
     """Describe the error of a query that a broker forwarded to a client."""
     known = describe(error)
     if error.response_code in NOT_ONLINE or isinstance(error, RemotingError):  # not the client, but a broker
         return known
-    return Trouble(
+    return RequestProblem(
         "NO_RUNNING_INFO",
         f"Client {client} does not report its running information. {known.text}",
         "Consumers of RocketMQ's Java clients, of this package and of the gRPC proxy report it. Spark streams and most"

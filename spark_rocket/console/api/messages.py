@@ -19,7 +19,7 @@ from spark_rocket.common.attributes import pick
 from spark_rocket.console import bodies
 from spark_rocket.console.api.context import ApiContext, ApiRequest, attachment, place
 from spark_rocket.console.avro import can_avro
-from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
+from spark_rocket.console.responses import Refused, RequestProblem, describe, failures_json
 from spark_rocket.console.search import Search, SearchFilter, first_spans, parse_cursor
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
@@ -55,7 +55,7 @@ class MessageApi:
         wanted = SearchFilter.of(begin, end or _NEVER, request.text("tags", "").strip(), request.text("text", ""))
         limit = request.number("limit", 50)
         failed: dict[str, RocketError] = {}
-        gone: dict[str, Trouble] = {}
+        gone: dict[str, RequestProblem] = {}
         if request.body.get("cursor") is None:
             gone = self._context.sampler.gone_masters()
             try:

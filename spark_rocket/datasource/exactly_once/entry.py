@@ -35,7 +35,7 @@ log = logging.getLogger("spark_rocket.datasource")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Entry:
+class LedgerEntry:
     """A ledger's place. ``ledger`` is empty while it is being created."""
 
     broker: str
@@ -46,7 +46,7 @@ class Entry:
         return dumps(members).decode()
 
     @classmethod
-    def decode(cls, text: str) -> Entry:
+    def decode(cls, text: str) -> LedgerEntry:
         """Raises ValueError for anything but the value of an entry."""
         found = loads(text.encode())
         broker, ledger = (found.get(key, "") for key in ("broker", "ledger")) if isinstance(found, dict) else ("", "")
@@ -55,18 +55,18 @@ class Entry:
         return cls(broker, ledger)
 
 
-class Entries:
+class LedgerEntries:
     """The entries of one ledger topic, of all name servers."""
 
     def __init__(self, admin: Admin, topic: str, name_server: str) -> None:
         self._admin = admin
         self._topic = topic
         self._name_server = name_server
-        self._found: dict[str, Entry] = {}
+        self._found: dict[str, LedgerEntry] = {}
         self.silent: Failures = {}
         """Name servers that do not respond, with their errors."""
 
-    def read(self) -> Entry | None:
+    def read(self) -> LedgerEntry | None:
         """The entry that the responding name servers have.
 
         One that is complete counts, then the first in order: two drivers that create a ledger choose the same. Raises
@@ -85,7 +85,7 @@ class Entries:
         self._found = {}
         for server, text in texts.items():
             try:
-                self._found[server] = Entry.decode(text)
+                self._found[server] = LedgerEntry.decode(text)
             except ValueError as problem:
                 raise self.wrong(f"{server} has {text[:200]!r} ({problem}).", None) from None
         complete = sorted({entry for entry in self._found.values() if entry.ledger})
@@ -94,7 +94,7 @@ class Entries:
             raise self.wrong(f"name servers differ: {which}.", None)
         return min(complete or self._found.values(), default=None)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: LedgerEntry) -> None:
         """Set the entry on the responding name servers that have another one, or none.
 
         Raises EXACTLY_ONCE.LEDGER_ENTRY_REFUSED if no name server has it then.
@@ -114,7 +114,7 @@ class Entries:
         for server, error in failed.items():
             log.warning("name server %s does not store the place of the ledger %s: %s", server, self._topic, error)
 
-    def write_to_all(self, entry: Entry) -> None:
+    def write_to_all(self, entry: LedgerEntry) -> None:
         """Set the entry on every name server, and read it back. Raises a retriable error if another driver does so."""
         self.write(entry)
         if self.read() != entry or self._found != dict.fromkeys(self._admin.name_servers, entry):
@@ -126,7 +126,7 @@ class Entries:
     def _servers(self) -> list[str]:
         return [server for server in self._admin.name_servers if server not in self.silent]
 
-    def _refused(self, entry: Entry | None, errors: Collection[RocketError]) -> RocketError:
+    def _refused(self, entry: LedgerEntry | None, errors: Collection[RocketError]) -> RocketError:
         problem = "; ".join(error.message for error in errors)
         refused = condition(
             "EXACTLY_ONCE.LEDGER_ENTRY_REFUSED", entry=f"{NAMESPACE}/{self._topic}", problem=problem,
@@ -135,14 +135,14 @@ class Entries:
         refused.retriable = all(error.retriable for error in errors)
         return refused
 
-    def wrong(self, problem: str, correct: Entry | None) -> DataSourceError:
+    def wrong(self, problem: str, correct: LedgerEntry | None) -> DataSourceError:
         """EXACTLY_ONCE.LEDGER_ENTRY. ``correct``: the entry as it should be, if that is known."""
         return condition(
             "EXACTLY_ONCE.LEDGER_ENTRY", entry=f"{NAMESPACE}/{self._topic}", problem=problem, topic=self._topic,
             name_server=self._name_server, commands=self._commands(correct),
         )  # fmt: skip
 
-    def _commands(self, entry: Entry | None) -> str:
+    def _commands(self, entry: LedgerEntry | None) -> str:
         value = entry.encode() if entry else '{"broker":"NAME","ledger":"ID"}'
         return (
             f"mqadmin updateKvConfig -n {self._name_server!r} -s {NAMESPACE} -k {self._topic} -v '{value}', or "

@@ -29,7 +29,7 @@ from contextlib import suppress
 
 from spark_rocket.client.admin import Admin
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.entry import NAMESPACE, LedgerEntry
 from spark_rocket.datasource.exactly_once.first_record import LedgerPlace, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
@@ -102,11 +102,11 @@ class GivenPlace:
         if used:
             raise self._wrong(f"{used[0].name} was used, too")
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[LedgerEntry]:
         entries = []
         for text in self._admin.kv_config_of_each(NAMESPACE, self._queue.topic, failed={}).values():
             with suppress(ValueError):
-                entries.append(Entry.decode(text))
+                entries.append(LedgerEntry.decode(text))
         return entries
 
     def _mark(self, staging: list[MessageQueue]) -> None:

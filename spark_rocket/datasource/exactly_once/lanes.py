@@ -95,7 +95,7 @@ class RowSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Piece(FrozenValue):
+class BlockPart(FrozenValue):
     """Rows of a block that are sent in one request, as a batch body."""
 
     rows: int
@@ -157,7 +157,7 @@ class Lane:
         """Everything is read back: free the memory that it took."""
         self._found = RowSet(())
 
-    def pieces(self, block: StagedBlock, body: memoryview) -> Iterator[Piece]:
+    def pieces(self, block: StagedBlock, body: memoryview) -> Iterator[BlockPart]:
         """The rows to send of the next block. Call ``sent`` after each piece."""
         stored = self._rows_stored_of_next()
         start = end = sum(len(row) for row in islice(_rows_of(body), stored))
@@ -166,16 +166,16 @@ class Lane:
             rows = 0
             for row in _rows_of(body[start:]):
                 if rows and end - start + len(row) > self.limit:
-                    yield Piece(rows, body[start:end])
+                    yield BlockPart(rows, body[start:end])
                     rows, start = 0, end
                 rows += 1
                 end += len(row)
-        yield Piece(rows, body[start:])
+        yield BlockPart(rows, body[start:])
 
     def _rows_stored_of_next(self) -> int:
         return self._rows - int(self._starts[self.next_block])
 
-    def sent(self, piece: Piece) -> None:
+    def sent(self, piece: BlockPart) -> None:
         """The broker has stored it."""
         self._rows += piece.rows
 
@@ -209,14 +209,14 @@ class DelayedLane(Lane):
     def finish_read(self) -> None:
         self._found_in.clear()
 
-    def pieces(self, block: StagedBlock, body: memoryview) -> Iterator[Piece]:
+    def pieces(self, block: StagedBlock, body: memoryview) -> Iterator[BlockPart]:
         number, sent = self.next_block, self._rows_stored_of_next()
         rows = list(_rows_of(body))
         ids = pa.array([first_id(row) for row in rows])
         for at in np.flatnonzero(self._found.lacks(ids)).tolist():
             if at >= sent:
                 self._rows = int(self._starts[number]) + at
-                yield Piece(1, rows[at])
+                yield BlockPart(1, rows[at])
         self._rows = int(self._starts[number + 1])
         self.duplicates += int(np.count_nonzero(~self._found_twice.lacks(ids)))
 

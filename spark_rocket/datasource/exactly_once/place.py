@@ -35,7 +35,7 @@ from dataclasses import replace
 
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.entry import Entries, Entry
+from spark_rocket.datasource.exactly_once.entry import LedgerEntries, LedgerEntry
 from spark_rocket.datasource.exactly_once.first_record import LedgerPlace, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
@@ -87,7 +87,7 @@ def with_existing_ledger(options: WriteOptions) -> WriteOptions:
 
 
 def _has_ledger(admin: Admin, options: WriteOptions) -> bool:
-    entries = Entries(admin, options.ledger_topic, options.name_server)
+    entries = LedgerEntries(admin, options.ledger_topic, options.name_server)
     found = entries.read() is not None
     return found or bool(SinkTopics(admin, options.name_server).queues(options.ledger_topic, entries.silent))
 
@@ -100,7 +100,7 @@ class _Finder:
         self._staging = options.staging_topic
         self._topics = SinkTopics(admin, options.name_server)
         self._name_server = options.name_server
-        self._entries = Entries(admin, options.ledger_topic, options.name_server)
+        self._entries = LedgerEntries(admin, options.ledger_topic, options.name_server)
 
     def find(self) -> LedgerPlace:
         entry = self._entries.read()
@@ -120,11 +120,11 @@ class _Finder:
             raise self._away(f"{self._staging} has one")
         else:
             place = self._create(entry)
-        self._entries.write(Entry(place.queue.broker_name, place.ledger))
+        self._entries.write(LedgerEntry(place.queue.broker_name, place.ledger))
         self._spread(staging)
         return place
 
-    def _named(self, entry: Entry, places: list[MessageQueue], staging: set[str]) -> LedgerPlace:
+    def _named(self, entry: LedgerEntry, places: list[MessageQueue], staging: set[str]) -> LedgerPlace:
         """The place that a complete entry names. Entries and staging topics are completed even without its broker."""
         for queue in places:
             if queue.broker_name != entry.broker:
@@ -148,12 +148,12 @@ class _Finder:
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create(self, entry: Entry | None) -> LedgerPlace:
+    def _create(self, entry: LedgerEntry | None) -> LedgerPlace:
         masters = self._masters()
         broker = entry.broker if entry is not None else min(masters)
         if broker not in masters:
             raise self._incomplete([f"broker {broker}, where another driver began to create the ledger"])
-        self._entries.write_to_all(Entry(broker))
+        self._entries.write_to_all(LedgerEntry(broker))
         self._masters()  # another driver may have created it before it saw this entry
         self._topics.create(self._ledger, 1, broker)
         queue = MessageQueue(self._ledger, broker, 0)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, is_body_of, lanes_of
+from spark_rocket.datasource.exactly_once.lanes import BlockPart, Lane, is_body_of, lanes_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused, mark_retriable
 from spark_rocket.datasource.retry_deadline import RetryDeadline
@@ -146,7 +146,7 @@ class Publisher:
         assert block.staged is not None
         return self._brokers.staged_later(block.staged, block.offset)
 
-    def _send(self, lane: Lane, block: StagedBlock, piece: Piece) -> None:
+    def _send(self, lane: Lane, block: StagedBlock, piece: BlockPart) -> None:
         with self._lock:
             if self._failure is not None:
                 raise DataSourceError("another queue of the epoch could not be published.")

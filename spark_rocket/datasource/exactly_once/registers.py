@@ -66,7 +66,7 @@ def _hash(text: str, bits: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedPosition:
     """The position of a query's last PREPARED, and its batch. None: unknown."""
 
     position: int | None = None
@@ -85,16 +85,16 @@ class Registers:
         self._is_new = True
         self._adopts = False
 
-    def read(self) -> Remembered:
+    def read(self) -> RememberedPosition:
         """What the query remembers. One attempt: what may succeed later is a retriable error."""
         value = self._find()
         self._is_new = not value
         position = self._number(2 * self._slot) if value and self._slot is not None else None
-        memory = Remembered(position or None, (value & _FORMER - 1) - 1 if value else None)
+        memory = RememberedPosition(position or None, (value & _FORMER - 1) - 1 if value else None)
         if value and not value & _FORMER:
             return memory
         former = self._read_former()
-        self._adopts = bool(value) or former != Remembered()
+        self._adopts = bool(value) or former != RememberedPosition()
         if memory.batch is None or (former.batch or 0) > memory.batch:
             return former
         return memory
@@ -140,15 +140,15 @@ class Registers:
     def _queue(self, queue_id: int) -> MessageQueue:
         return MessageQueue(self._ledger.topic, self._ledger.broker_name, queue_id)
 
-    def _read_former(self) -> Remembered:
+    def _read_former(self) -> RememberedPosition:
         try:
             position, batch = (self._brokers.committed(self._former, self._queue(queue_id)) for queue_id in (0, 1))
         except RocketError as problem:
             if problem.response_code not in _ABSENT:
                 raise
             log.info("group %s of an earlier version is not read: %s", self._former, problem)
-            return Remembered()
-        return Remembered(position or None, batch - 1 if batch else None)
+            return RememberedPosition()
+        return RememberedPosition(position or None, batch - 1 if batch else None)
 
     def show_progress(self, end: int) -> None:
         """Commit the end of the ledger for tools that show lags."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.admin import Failures
 from spark_rocket.client.core.routes import TopicRoute
-from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.entry import NAMESPACE, LedgerEntry
 from spark_rocket.datasource.exactly_once.records import id_record
 from spark_rocket.datasource.exactly_once.status import ledger_id
 from spark_rocket.datasource.retry_deadline import RetryDeadline
@@ -41,7 +41,7 @@ def ledger_evidence(admin: Admin, reader: Reader, topic: str) -> list[Evidence]:
     found = []
     for server in admin.name_servers:
         try:
-            entry = Entry.decode(entries[server])
+            entry = LedgerEntry.decode(entries[server])
             found.append(Evidence(server, entry.broker, entry.ledger or "being created"))
         except KeyError:
             problem = "no response" if server in failed else NO_ENTRY
@@ -60,7 +60,7 @@ def given_evidence(admin: Admin, reader: Reader, queue: MessageQueue) -> list[Ev
     found = []
     for server, text in admin.kv_config_of_each(NAMESPACE, queue.topic, failed={}).items():
         with suppress(ValueError):
-            entry = Entry.decode(text)
+            entry = LedgerEntry.decode(text)
             found.append(Evidence(server, entry.broker, entry.ledger or "being created"))
     queues = ledger_queues(admin, queue.topic)
     used = [each for each in queues if each != queue and reader.max_offset(each)]
@@ -84,7 +84,7 @@ def ledger_queues(admin: Admin, topic: str) -> list[MessageQueue]:
         return []
 
 
-def replace_ledger(admin: Admin, reader: Reader, producer: Producer, topic: str, broker: str) -> Entry:
+def replace_ledger(admin: Admin, reader: Reader, producer: Producer, topic: str, broker: str) -> LedgerEntry:
     """Make the queue on ``broker`` the ledger, created if it is missing, and set the entries of all name servers."""
     others = [queue for queue in ledger_queues(admin, topic) if queue.broker_name != broker or queue.queue_id]
     if others:
@@ -98,6 +98,6 @@ def replace_ledger(admin: Admin, reader: Reader, producer: Producer, topic: str,
         body, tag = id_record()
         producer.send(Message.of(topic, body, tags=tag), queue=queue)
     ledger = RetryDeadline(_VISIBLE_MS).call(lambda: ledger_id(reader, queue), "to read the ledger")
-    entry = Entry(broker, ledger or "")
+    entry = LedgerEntry(broker, ledger or "")
     admin.put_kv_config(NAMESPACE, topic, entry.encode())
     return entry

@@ -106,7 +106,7 @@ class _Flight:
 
 
 @dataclass(slots=True)
-class Sent:
+class StoredCounts:
     """The messages stored in a topic."""
 
     messages: int = 0
@@ -141,7 +141,7 @@ class BlockSender:
         self._busy: set[Hashable] = set()
         self._answered: SimpleQueue[_Flight] = SimpleQueue()
         self._error: BaseException | None = None
-        self.topics: dict[str, Sent] = {}
+        self.topics: dict[str, StoredCounts] = {}
         self.retries = 0
         self.unconfirmed = 0
 
@@ -194,7 +194,7 @@ class BlockSender:
             return
         self._counts[block.is_delayed] -= 1
         self._busy.discard(_order(block))
-        sent = self.topics.setdefault(block.topic, Sent())
+        sent = self.topics.setdefault(block.topic, StoredCounts())
         sent.requests += 1
         sent.messages += block.count
         sent.bytes += len(block.body)

@@ -41,7 +41,7 @@ from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, canonical
 from spark_rocket.datasource.write.row_encoder import column_or_property
-from spark_rocket.datasource.write.send import Sent, sink_for
+from spark_rocket.datasource.write.send import StoredCounts, sink_for
 from spark_rocket.datasource.write.task import send_rows
 from spark_rocket.errors import OptionError, RowError, SchemaError, StateError
 from spark_rocket.model import TAGS
@@ -90,7 +90,7 @@ class Written(WriterCommitMessage):
     """A task's result: messages per topic, number of retried requests, and messages that a broker had not yet flushed
     or replicated as required."""
 
-    topics: dict[str, Sent]
+    topics: dict[str, StoredCounts]
     retries: int = 0
     unconfirmed: int = 0
 
@@ -226,9 +226,9 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
 
 def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
-    total, topics = Sent(), dict[str, Sent]()
+    total, topics = StoredCounts(), dict[str, StoredCounts]()
     for topic, sent in (pair for message in done for pair in message.topics.items()):
-        for count in (total, topics.setdefault(topic, Sent())):
+        for count in (total, topics.setdefault(topic, StoredCounts())):
             count.messages += sent.messages
             count.bytes += sent.bytes
             count.requests += sent.requests

@@ -11,7 +11,7 @@ from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.headers.base import camel_case
 
 
-class Kind(Enum):
+class CollectionKind(Enum):
     """How the entries of a field are counted."""
 
     OBJECT = 0
@@ -26,14 +26,14 @@ class BodyCollection:
     """A collection in a body. ``steps``: the wire names and kinds of the fields that lead to it."""
 
     path: str
-    steps: tuple[tuple[str, Kind], ...]
+    steps: tuple[tuple[str, CollectionKind], ...]
 
     def count(self, value: object) -> int:
         """Return the number of entries in a decoded body, in all collections with this path together."""
         level: list[object] = [value]
         for name, kind in self.steps[:-1]:
             items = [each.get(name) for each in level if isinstance(each, dict)]
-            level = items if kind is Kind.OBJECT else [entry for item in items for entry in _entries(item)]
+            level = items if kind is CollectionKind.OBJECT else [entry for item in items for entry in _entries(item)]
         name, kind = self.steps[-1]
         return sum(_count(each.get(name), kind) for each in level if isinstance(each, dict))
 
@@ -49,33 +49,33 @@ def collections_of(body: type[Body]) -> tuple[BodyCollection, ...]:
 _COLLECTIONS: dict[type[Body], tuple[BodyCollection, ...]] = {}
 
 
-def _walk(body: type[Body], steps: tuple[tuple[str, Kind], ...]) -> Iterator[BodyCollection]:
+def _walk(body: type[Body], steps: tuple[tuple[str, CollectionKind], ...]) -> Iterator[BodyCollection]:
     hints = get_type_hints(body)
     for each in fields(body):  # type: ignore[arg-type]  # every body is a dataclass
         hint = _without_none(hints[each.name])
         wire = each.metadata.get("wire") or camel_case(each.name)
         kind, inner = _kind(hint)
-        if kind is Kind.ANY and each.metadata.get("unit") == "bits":
-            kind = Kind.BITS
+        if kind is CollectionKind.ANY and each.metadata.get("unit") == "bits":
+            kind = CollectionKind.BITS
         if kind is None:
             continue
         here = (*steps, (wire, kind))
-        if kind is not Kind.OBJECT:
+        if kind is not CollectionKind.OBJECT:
             yield BodyCollection(".".join(name for name, _ in here), here)
         if isinstance(inner, type) and issubclass(inner, Body):
             yield from _walk(inner, here)
 
 
-def _kind(hint: Any) -> tuple[Kind | None, Any]:
+def _kind(hint: Any) -> tuple[CollectionKind | None, Any]:
     """The kind of a field of this type, and the type of its entries; None for a plain value."""
     if hint is object:
-        return Kind.ANY, None
+        return CollectionKind.ANY, None
     if isinstance(hint, type) and issubclass(hint, Body):
-        return Kind.OBJECT, hint
+        return CollectionKind.OBJECT, hint
     if get_origin(hint) is list:
-        return Kind.LIST, get_args(hint)[0]
+        return CollectionKind.LIST, get_args(hint)[0]
     if get_origin(hint) is dict:
-        return Kind.MAP, get_args(hint)[1]
+        return CollectionKind.MAP, get_args(hint)[1]
     return None, None
 
 
@@ -92,13 +92,13 @@ def _entries(item: object) -> Iterator[object]:
         yield from item.values()
 
 
-def _count(item: object, kind: Kind) -> int:
-    if kind is Kind.ANY:
+def _count(item: object, kind: CollectionKind) -> int:
+    if kind is CollectionKind.ANY:
         return _values(item)
-    if kind is Kind.BITS and isinstance(item, str):
+    if kind is CollectionKind.BITS and isinstance(item, str):
         return 6 * len(item)  # base64
     if isinstance(item, (list, dict)):
-        return 8 * len(item) if kind is Kind.BITS else len(item)
+        return 8 * len(item) if kind is CollectionKind.BITS else len(item)
     return 0
 
 

@@ -74,7 +74,7 @@ of a message of gRPC."""
 
 
 class Pair(NamedTuple):
-    """A need of one request."""
+    """A resource that a request names, and the actions on it of which the request needs one."""
 
     resource: Resource
     name: str
@@ -181,7 +181,7 @@ def group(*actions: Action, where: Names | None = None) -> Need:
 
 
 @dataclass(frozen=True, slots=True)
-class _Always:
+class _FixedName:
     name: str
     header_fields: tuple[str, ...] = ()
 
@@ -191,9 +191,9 @@ class _Always:
 
 def every(resource: Resource, *actions: Action) -> Need:
     """One of these actions on all topics or groups."""
-    return Need(resource, actions, _Always(ANY_NAME), None)
+    return Need(resource, actions, _FixedName(ANY_NAME), None)
 
 
 def cluster(*actions: Action) -> Need:
     """One of these actions on the cluster of the server."""
-    return Need(Resource.CLUSTER, actions, _Always(""), None)
+    return Need(Resource.CLUSTER, actions, _FixedName(""), None)

@@ -47,7 +47,7 @@ class AccessKind(Enum):
     USERS = "ACL 2.0"
 
 
-class Missing(NamedTuple):
+class MissingPermissions(NamedTuple):
     """What an account lacks for a request. Without ``grants`` it must be an administrator."""
 
     kind: AccessKind
@@ -83,7 +83,7 @@ class Missing(NamedTuple):
         return [f"rocket acl update {account} {' '.join(options)}"]
 
 
-def missing_of(request: RemotingCommand, account: str, code: int, remark: str) -> Missing | None:
+def missing_of(request: RemotingCommand, account: str, code: int, remark: str) -> MissingPermissions | None:
     """Return what a refused request lacks; None if it was not refused for a missing permission.
 
     ``account`` is the client's; a proxy may name another one.
@@ -98,7 +98,7 @@ def missing_of(request: RemotingCommand, account: str, code: int, remark: str) -
         pairs = [pair for pair in _pairs(request) if pair.resource is kind]
         same = [pair for pair in pairs if pair.name == name] or pairs  # a namespace may stand before the name
         return (
-            Missing(AccessKind.USERS, account, tuple(dict.fromkeys(_policy(pair, name) for pair in same)))
+            MissingPermissions(AccessKind.USERS, account, tuple(dict.fromkeys(_policy(pair, name) for pair in same)))
             if same
             else None
         )
@@ -106,7 +106,7 @@ def missing_of(request: RemotingCommand, account: str, code: int, remark: str) -
         return None
     row = REQUESTS.get(request.code)
     if row is None or row.plain_access is PlainAccess.ADMIN:
-        return Missing(AccessKind.PLAIN, account, ())
+        return MissingPermissions(AccessKind.PLAIN, account, ())
     needed = [pair for pair in _pairs(request) if pair.permission is not None]
     named = [pair for pair in needed if re.search(rf"\b{pair.resource.value}[: ]{re.escape(pair.name)}", remark, re.I)]
     grants = dict.fromkeys(
@@ -114,7 +114,7 @@ def missing_of(request: RemotingCommand, account: str, code: int, remark: str) -
         for pair in named or needed
         if pair.permission is not None
     )
-    return Missing(AccessKind.PLAIN, account, tuple(grants)) if grants else None
+    return MissingPermissions(AccessKind.PLAIN, account, tuple(grants)) if grants else None
 
 
 def _policy(pair: Pair, name: str) -> Grant:

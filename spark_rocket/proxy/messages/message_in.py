@@ -75,7 +75,7 @@ _REFUSED_NAMES = SYSTEM_PROPERTIES | {""}
 _YEAR_10000 = 253_402_300_800_000
 
 
-class Incoming(NamedTuple):
+class IncomingMessage(NamedTuple):
     """A validated message, with the fields of a send request."""
 
     message_id: str
@@ -90,7 +90,7 @@ class Incoming(NamedTuple):
     properties: str
 
 
-def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incoming:
+def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> IncomingMessage:
     """Convert a message to ``topic``. StatusError with the same code as Apache's proxy."""
     system = message.system_properties
     body: bytes = message.body
@@ -112,7 +112,7 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     if not 0 < born < _YEAR_10000:
         born = now_ms
     group: str = system.message_group
-    return Incoming(system.message_id, kind, system.message_type, group, body, sys_flag, born, properties + more)
+    return IncomingMessage(system.message_id, kind, system.message_type, group, body, sys_flag, born, properties + more)
 
 
 def _properties(message: Any) -> str:

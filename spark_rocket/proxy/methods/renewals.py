@@ -53,7 +53,7 @@ class _Renewed:
 
     __slots__ = ("dropped", "handle", "kept", "latest", "since", "times", "topic")
 
-    def __init__(self, kept: _Kept, topic: str, handle: str, since: int) -> None:
+    def __init__(self, kept: _ClientMessages, topic: str, handle: str, since: int) -> None:
         self.kept = kept
         self.topic = topic
         self.handle = handle
@@ -63,7 +63,7 @@ class _Renewed:
         self.dropped = False
 
 
-class _Kept:
+class _ClientMessages:
     """The messages of a client in a group. ``seen``: it has been registered in the group."""
 
     __slots__ = ("client_id", "group", "messages", "seen")
@@ -83,7 +83,7 @@ class Renewals:
         self._cluster = cluster
         self._receipts = receipts
         self._is_member = is_member
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _ClientMessages] = {}
         self._due: list[tuple[int, int, _Renewed]] = []
         self._numbers = itertools.count()
         self._next_check = 0
@@ -116,7 +116,7 @@ class Renewals:
         key = client_id, group
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(client_id, group, seen=self._is_member(client_id, group))
+            kept = self._kept[key] = _ClientMessages(client_id, group, seen=self._is_member(client_id, group))
             if len(self._kept) == 1:
                 self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
                 self.timer.expect(self._next_check)

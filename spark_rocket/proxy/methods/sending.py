@@ -45,7 +45,7 @@ from spark_rocket.proxy.messages.message_in import (
     NORMAL,
     PRIORITY,
     TRANSACTION,
-    Incoming,
+    IncomingMessage,
     read_message,
 )
 from spark_rocket.proxy.messages.names import topic_of
@@ -127,7 +127,7 @@ class SendFamily(Family):
             raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
         return topic_of(request.messages[0].topic)
 
-    async def _read(self, request: Any, topic: str) -> list[Incoming]:
+    async def _read(self, request: Any, topic: str) -> list[IncomingMessage]:
         """Validate the messages of a request. Together they must not be larger than the maximum of one message."""
         now, left = self._cluster.clock(), self._max_message_size
         messages = request.messages
@@ -147,7 +147,7 @@ class SendFamily(Family):
         _check_homogeneous(request, incoming)
         return incoming
 
-    def _batch_body(self, incoming: list[Incoming]) -> bytes:
+    def _batch_body(self, incoming: list[IncomingMessage]) -> bytes:
         born = incoming[0].born
         is_uniform = all(message.born == born for message in incoming)
         body = encode_batch_body(
@@ -168,7 +168,7 @@ class SendFamily(Family):
         return body
 
     async def _send(
-        self, context: ProxyContext, topic: Topic, first: Incoming, code: int, ext: dict[str, str], body: Buffer
+        self, context: ProxyContext, topic: Topic, first: IncomingMessage, code: int, ext: dict[str, str], body: Buffer
     ) -> tuple[str, RemotingCommand]:
         """Send the request; return the broker and its response."""
         seconds = REQUEST_SECONDS
@@ -212,7 +212,7 @@ class SendFamily(Family):
         turns[topic.name] = turn + step
         return queues[(turn + step) % len(queues)]
 
-    def _response(self, broker: str, sent: RemotingCommand, incoming: list[Incoming]) -> Any:
+    def _response(self, broker: str, sent: RemotingCommand, incoming: list[IncomingMessage]) -> Any:
         ext = sent.ext_fields
         found = self._ok
         if sent.code != _SUCCESS:
@@ -281,7 +281,7 @@ def _check_type(topic: Topic, kind: int) -> None:
         )
 
 
-def _check_homogeneous(request: Any, incoming: list[Incoming]) -> None:
+def _check_homogeneous(request: Any, incoming: list[IncomingMessage]) -> None:
     """Check that the messages of a request are homogeneous, as in Apache's proxy."""
     resource = request.messages[0].topic
     first = incoming[0]

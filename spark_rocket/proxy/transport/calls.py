@@ -86,7 +86,7 @@ class Call:
         return self._messages.batch()
 
 
-class Calls:
+class CallHandlers:
     """Creates grpcio's handlers of methods."""
 
     def __init__(self, limits: GrpcLimits) -> None:

@@ -33,7 +33,7 @@ import grpc
 import grpc.aio
 
 from spark_rocket.common.logs import RateLimited
-from spark_rocket.proxy.transport.calls import Calls
+from spark_rocket.proxy.transport.calls import CallHandlers
 from spark_rocket.proxy.transport.credentials import server_credentials
 from spark_rocket.proxy.transport.front import DESCRIPTORS, Front
 from spark_rocket.proxy.transport.limits import MAX_REQUEST_BYTES, GrpcLimits
@@ -87,7 +87,7 @@ class GrpcServer:
         self._tls = tls
         self._is_permissive = tls is not None and tls.mode is TlsMode.PERMISSIVE
         self._limits = limits = _possible(limits or GrpcLimits(), DESCRIPTORS if self._is_permissive else 1)
-        self.calls = Calls(limits)
+        self.calls = CallHandlers(limits)
         self._handlers = {path: self.calls.handler(path, rpc, authenticate) for path, rpc in rpcs.items()}
         self._tools = tools
         if tools is not None:

@@ -42,7 +42,7 @@ _STALLED_S = 3.0  # seconds without a new byte of an incomplete frame
 
 
 @dataclass(slots=True)
-class _Slow:
+class _SlowPeer:
     """An incomplete frame, or a peer that does not read its responses."""
 
     since: float
@@ -68,8 +68,8 @@ class ConnectionGuard:
         self._idle_timeout = idle_timeout
         self._loop: asyncio.AbstractEventLoop
         self.newcomers: dict[Channel, float] = {}  # the oldest first
-        self._unfinished: dict[Channel, _Slow] = {}
-        self.behind: dict[Channel, _Slow] = {}
+        self._unfinished: dict[Channel, _SlowPeer] = {}
+        self.behind: dict[Channel, _SlowPeer] = {}
         self._addresses: Counter[str] = Counter()
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
@@ -133,7 +133,7 @@ class ConnectionGuard:
             self.whole(channel)
             return
         now = self.clock()
-        entry = self._unfinished.pop(channel, None) or _Slow(now, now)
+        entry = self._unfinished.pop(channel, None) or _SlowPeer(now, now)
         self._unfinished[channel] = entry  # moved to the end: the first one has been stalled longest
         entry.progress = now
         size = channel.pending
@@ -187,7 +187,7 @@ class ConnectionGuard:
         """A peer is behind with reading."""
         if channel not in self.behind:
             now = self.clock()
-            entry = self.behind[channel] = _Slow(now, now, channel.unread)
+            entry = self.behind[channel] = _SlowPeer(now, now, channel.unread)
             self._stats.unread_bytes += entry.size
             self._weigh()
 
@@ -222,7 +222,7 @@ class ConnectionGuard:
             left -= entry.size
             self._drop_reader(channel, entry)
 
-    def _drop_reader(self, channel: Channel, entry: _Slow) -> None:
+    def _drop_reader(self, channel: Channel, entry: _SlowPeer) -> None:
         del self.behind[channel]
         self._stats.unread_bytes -= entry.size
         self._stats.slow_readers += 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.tls_gate import Secured, TlsGate
+from spark_rocket.remoting.tls.tls_gate import TlsGate, UpgradableProtocol
 
 _BACKLOG = 1024
 
@@ -23,7 +23,7 @@ class Listener:
         self,
         host: str,
         port: int,
-        made: Callable[[], Secured],
+        made: Callable[[], UpgradableProtocol],
         *,
         name: str,
         port_options: str,

@@ -36,7 +36,7 @@ TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, per
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueCapacity:
     """The capacity of one kind of requests, and the maximum queue time in seconds of server work; 0: no limit."""
 
     capacity: int = 10_000
@@ -63,7 +63,7 @@ class Limits:
     """One-way requests of the server to slow readers."""
     max_async: int = 64
     """Pending requests of the server to a peer, per connection."""
-    queues: dict[str, Queue] = field(default_factory=lambda: {OTHER: Queue()})
+    queues: dict[str, QueueCapacity] = field(default_factory=lambda: {OTHER: QueueCapacity()})
     """In the order of processing under overload."""
     kinds: Mapping[int, str] = field(default_factory=dict)
     """The queue of each request code; default ``OTHER``."""

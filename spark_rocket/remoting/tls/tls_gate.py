@@ -1,6 +1,6 @@
 """TLS on the connections of a server, detected by the first byte, for any protocol.
 
-A listening socket creates a :class:`Newcomer` for each connection, and the protocol that serves it, which has the
+A listening socket creates a :class:`NewConnection` for each connection, and the protocol that serves it, which has the
 connection from the start. The first byte decides:
 
 =================  ===================================================================================================
@@ -51,7 +51,7 @@ _TOO_SLOW = Problem("TIMEOUT", "did not complete the TLS handshake in time", "")
 _TOO_LONG = Problem("TOO_LONG", "exceeded the size limit of a TLS handshake", "")
 
 
-class Secured(Protocol):
+class UpgradableProtocol(Protocol):
     """An ``asyncio.Protocol`` whose transport can be replaced."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
@@ -70,7 +70,7 @@ class TlsGate:
     def __init__(
         self,
         tls: ServerTls | None,
-        made: Callable[[], Secured],
+        made: Callable[[], UpgradableProtocol],
         *,
         name: str,
     ) -> None:
@@ -82,8 +82,8 @@ class TlsGate:
         self._often = RateLimited(_log)
         self._name = name
 
-    def newcomer(self) -> Newcomer:
-        return Newcomer(self)
+    def newcomer(self) -> NewConnection:
+        return NewConnection(self)
 
     def refuse(self, peer: str, problem: Problem) -> None:
         """Log a rejected connection."""
@@ -91,7 +91,7 @@ class TlsGate:
         self._often.warning(problem.kind, "%s", text.rstrip())
 
 
-class Newcomer(asyncio.Protocol):
+class NewConnection(asyncio.Protocol):
     """A connection before its first byte; with TLS, later the source of its transport's data."""
 
     __slots__ = ("_gate", "_protocol", "_received", "_timer", "_tls", "_transport")
@@ -184,7 +184,9 @@ class TlsTransport(asyncio.Transport):
 
     __slots__ = ("_gate", "_incoming", "_outgoing", "_protocol", "_reading", "_ssl", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, protocol: Secured, context: ssl.SSLContext, gate: TlsGate) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, protocol: UpgradableProtocol, context: ssl.SSLContext, gate: TlsGate
+    ) -> None:
         super().__init__()
         self._transport = transport
         self._protocol = protocol

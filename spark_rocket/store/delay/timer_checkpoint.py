@@ -114,7 +114,7 @@ class TimerCheckpoint:
 _log = logging.getLogger(__name__)
 
 
-class Mark(NamedTuple):
+class TimerMark(NamedTuple):
     """A snapshot of the progress; it may be saved when the commit log is flushed up to ``physical_offset``."""
 
     read_time: int
@@ -133,11 +133,11 @@ class TimerProgress:
         self._timer_log = log
         self._wheel = wheel
         self._checkpoint = checkpoint
-        self._mark: Mark | None = None
-        self._pending: Mark | None = None
-        self._saved: Mark | None = None
+        self._mark: TimerMark | None = None
+        self._pending: TimerMark | None = None
+        self._saved: TimerMark | None = None
 
-    def set(self, mark: Mark) -> None:
+    def set(self, mark: TimerMark) -> None:
         self._mark = mark
 
     def forget(self) -> None:

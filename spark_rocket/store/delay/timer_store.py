@@ -31,7 +31,7 @@ from spark_rocket.errors import StoreError
 from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.store.delay.delivered import DeliveredMessages
 from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError
-from spark_rocket.store.delay.timer_checkpoint import Mark, TimerCheckpoint, TimerProgress
+from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint, TimerMark, TimerProgress
 from spark_rocket.store.delay.timer_dequeue import TimerDequeue
 from spark_rocket.store.delay.timer_enqueue import TimerEnqueue
 from spark_rocket.store.delay.timer_log import TimerLog
@@ -247,7 +247,7 @@ class TimerMessageStore:
         late_from = self._times.late_from
         if self._wheel.is_open and self._enqueue.next_offset >= self._enqueue.replay_until:
             self._progress.set(
-                Mark(
+                TimerMark(
                     self._times.read_time,
                     self._enqueue.next_offset,
                     self._timer_log.position,

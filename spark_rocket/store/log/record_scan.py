@@ -265,7 +265,7 @@ def _first_false(flags: npt.NDArray[np.bool_]) -> int:
 
 
 @dataclass(slots=True)
-class Remains:
+class TrailingData:
     """Data after the end of the good records."""
 
     has_data: bool = False
@@ -273,9 +273,9 @@ class Remains:
     """Physical offsets of good records among it; a bounded number."""
 
 
-def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
+def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> TrailingData:
     """Return whether there is nonzero data at or after ``offset``, and the good records in it."""
-    remains = Remains(good_offsets=[])
+    remains = TrailingData(good_offsets=[])
     assert remains.good_offsets is not None
     for file in queue.files:
         position = max(offset - file.file_from_offset, 0)
@@ -290,7 +290,7 @@ def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
     return remains
 
 
-def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -> None:
+def _find_good(file: MappedFile, data: bytes, position: int, remains: TrailingData) -> None:
     assert remains.good_offsets is not None
     for found in _find_all(data, _MAGICS):
         start = position + found - 4

@@ -49,7 +49,7 @@ from spark_rocket.model import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, RETRY_PREFIX, S
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.mapped_file import free_name
-from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, record_at, scan_after, stored_at
+from spark_rocket.store.log.record_scan import LogScan, ScanEnd, Stop, TrailingData, record_at, scan_after, stored_at
 from spark_rocket.store.parts import StoreParts
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import CommitLogDispatcher, QueueGap
@@ -321,7 +321,7 @@ class Recovery:
                     return queue.files.directory
         return None
 
-    def _quarantine(self, report: RecoveryReport, offset: int, remains: Remains) -> None:
+    def _quarantine(self, report: RecoveryReport, offset: int, remains: TrailingData) -> None:
         """Copy a tail with intact records to ``quarantine``, so that no data disappears."""
         directory = self._config.store_path / "quarantine"
         directory.mkdir(exist_ok=True)

@@ -45,7 +45,7 @@ class QueueStats:
 
 
 @dataclass(slots=True)
-class Files:
+class FileUsage:
     """Files of one kind: number, nominal size, and space used on disk."""
 
     count: int = 0
@@ -58,10 +58,10 @@ class StoreStats:
     """Statistics of a store."""
 
     queues: list[QueueStats] = field(default_factory=list)
-    log: Files = field(default_factory=Files)
-    consume_queues: Files = field(default_factory=Files)
-    index: Files = field(default_factory=Files)
-    everything: Files = field(default_factory=Files)
+    log: FileUsage = field(default_factory=FileUsage)
+    consume_queues: FileUsage = field(default_factory=FileUsage)
+    index: FileUsage = field(default_factory=FileUsage)
+    everything: FileUsage = field(default_factory=FileUsage)
     log_min_offset: int = 0
     log_max_offset: int = 0
     """End of the last record known from consume queues or the scan; −1 if unknown."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.broker.transactions.half_messages import Half
+from spark_rocket.broker.transactions.half_messages import HalfMessage
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import encode_record
@@ -134,7 +134,7 @@ def test_a_check_is_not_sent_to_a_producer_without_permission(as_: Connect, clus
 
     def asked(topic: str) -> list[str]:
         sent = root.send(topic, b"half", {"TRAN_MSG": "true", "PGROUP": "payers", "UNIQ_KEY": "k"})
-        half = Half.view(parts.store.look_message_by_offset(int(sent.ext_fields["msgId"][-16:], 16)))
+        half = HalfMessage.view(parts.store.look_message_by_offset(int(sent.ext_fields["msgId"][-16:], 16)))
         assert half is not None
         found = [parts.transactions._channel(half) for _ in range(4)]
         return sorted({channel.attributes["acl_account"] for channel in found if channel is not None})

@@ -18,7 +18,7 @@ from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.client_manager import ClientManager
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
-from spark_rocket.broker.transactions.half_messages import Half
+from spark_rocket.broker.transactions.half_messages import HalfMessage
 from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -108,7 +108,7 @@ class World:
         if not chosen:
             return
         body = self.random.choice(chosen)
-        half = Half.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
+        half = HalfMessage.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
         assert half is not None
         assert half.record.body == body
         assert not self.service.is_decided(half)
@@ -121,7 +121,7 @@ class World:
     def decide_again(self) -> None:
         recent = self.service._queues[0].recent
         for body, state in self.states.items():
-            half = Half.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
+            half = HalfMessage.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
             if half is not None and half.first in recent:
                 assert state != OPEN
                 assert self.service.is_decided(half)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.transactions.half_messages import Half, decided_offsets
+from spark_rocket.broker.transactions.half_messages import HalfMessage, decided_offsets
 from spark_rocket.model import TRANSACTION_GROUP
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.properties import encode_properties
@@ -267,9 +267,9 @@ def test_damaged_records_decide_nothing() -> None:
     assert decided_offsets(None) == []
     for at in range(len(whole)):
         assert decided_offsets(whole[:at]) == []
-    assert Half.view(whole) is None
-    assert Half.view(None) is None
-    assert Half.view(record(topic=HALF)[:-1]) is None
+    assert HalfMessage.view(whole) is None
+    assert HalfMessage.view(None) is None
+    assert HalfMessage.view(record(topic=HALF)[:-1]) is None
 
 
 @pytest.mark.parametrize(
@@ -284,13 +284,13 @@ def test_damaged_records_decide_nothing() -> None:
     ],
 )
 def test_half_messages_without_a_target(place: dict[str, str]) -> None:
-    half = Half.view(record(properties=encode_properties(place), topic=HALF))
+    half = HalfMessage.view(record(properties=encode_properties(place), topic=HALF))
     assert half is not None
     with pytest.raises(ValueError, match="REAL_TOPIC and REAL_QID"):
         half.real_place()
 
 
 def test_an_invalid_first_offset() -> None:
-    half = Half.view(record(properties=b"TRAN_PREPARED_QUEUE_OFFSET\x016", topic=HALF))
+    half = HalfMessage.view(record(properties=b"TRAN_PREPARED_QUEUE_OFFSET\x016", topic=HALF))
     assert half is not None
     assert (half.first, half.is_copy) == (5, False)
