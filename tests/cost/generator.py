@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from spark_rocket.protocol.record.batch_body import encode_batch_body
@@ -36,7 +36,7 @@ _SEPARATORS = (";", ",", " ", "||", "@", "\x02", "\n")
 
 def prepared(line: Line) -> None:
     """Create the topic and the group of the plausible values, unless a request has just deleted them."""
-    topic = {"attributes": None, "topic_filter_type": "SINGLE_TAG"}
+    topic: dict[str, object] = {"attributes": None, "topic_filter_type": "SINGLE_TAG"}
     for code, changed in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, topic),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None),
@@ -88,8 +88,7 @@ def request_of(
     ext: dict[str, str] = {}
     if row.header is not None:
         header = row.header(**header_values(row.header, changed))
-        is_short = row.one_letter and isinstance(header, SendMessageRequestHeader)
-        ext = header.to_ext_v2() if is_short else header.to_ext()
+        ext = header.to_ext_v2() if isinstance(header, SendMessageRequestHeader) and row.one_letter else header.to_ext()
     content = default_body(row) if body is None else body
     return RemotingCommand(row.code, version=CURRENT_VERSION, ext_fields=ext, body=content)
 
@@ -256,7 +255,6 @@ def _collections(row: RequestType, cls: type[Body]) -> Iterator[Case]:
             yield Case(row.code, f"{path}: {size:,} characters", make, kind, size > row.max_body_bytes)
 
 
-@cache
 def _entry_bytes(cls: type[Body], path: str) -> int:
     sizes = []
     for count in (100, 200):

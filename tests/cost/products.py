@@ -170,7 +170,7 @@ def prepare(line: Line) -> None:
     body = json.loads(default_body(group))
     for number in range(NAMES):
         topic = f"{values.TOPIC}-{number}"
-        wanted = {"topic": topic, "attributes": None, "topic_filter_type": "SINGLE_TAG"}
+        wanted: dict[str, object] = {"topic": topic, "attributes": None, "topic_filter_type": "SINGLE_TAG"}
         wanted |= {"read_queue_nums": _QUEUES_OF_TOPIC, "write_queue_nums": _QUEUES_OF_TOPIC}
         body["groupName"] = f"{values.GROUP}-{number}"
         for request in (

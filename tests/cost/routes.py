@@ -83,7 +83,7 @@ def _collection(route: Route, limit: RouteLimit, broker: str, name: str, paramet
         is_beyond = count > parameter.most or raw > limit.max_body_bytes
         kind = Size.SMALL if raw <= 1.1 * MB else Size.FRAME
         yield Case(route, f"{name}: {count:,} entries", request, kind, is_beyond)
-    deep = {name: [[[1] * 10] * 100] * (parameter.most * parameter.each // 1_000 + 2)}
+    deep: dict[str, object] = {name: [[[1] * 10] * 100] * (parameter.most * parameter.each // 1_000 + 2)}
     if parameter.most * parameter.each < 50_000:
         yield Case(route, f"{name}: lists of lists", partial(_request, route, broker, deep), is_beyond=True)
 

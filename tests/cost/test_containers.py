@@ -128,7 +128,7 @@ def containers() -> Iterator[str]:
 
 def _attributes(node: ast.ClassDef) -> Iterator[str]:
     for each in ast.walk(node):
-        target = each.target if isinstance(each, ast.AnnAssign) else None
+        target: ast.expr | None = each.target if isinstance(each, ast.AnnAssign) else None
         if isinstance(each, ast.Assign) and len(each.targets) == 1:
             target = each.targets[0]
         if target is None or not _is_container(each.value):  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,7 +73,7 @@ class Driver:
                 return
             begun.touch()
             messages = [self._staged(child) for child in self._begin_tasks(batch)]
-            if self._end(self._child(lambda messages=messages: self._commit(messages))):  # type: ignore[misc]
+            if self._end(self._child(partial(self._commit, messages))):
                 (self._directory / f"{batch}.committed").touch()
 
     # --- processes --------------------------------------------------------------------------------------------
@@ -110,10 +111,10 @@ class Driver:
     # --- what they do -----------------------------------------------------------------------------------------
 
     def _begin_tasks(self, batch: int) -> list[tuple[int, Path, Callable[[], None]]]:
-        begun = []
+        begun: list[tuple[int, Path, Callable[[], None]]] = []
         for task in range(TASKS):
             file = Path(tempfile.mkstemp(dir=self._directory, prefix="staged-")[1])
-            work = lambda task=task, file=file: self._stage(batch, task, file)  # noqa: E731
+            work = partial(self._stage, batch, task, file)
             begun.append((self._child(work), file, work))
         return begun
 
@@ -127,7 +128,7 @@ class Driver:
 
     def _stage(self, batch: int, task: int, file: Path) -> None:
         context = SimpleNamespace(partitionId=lambda: task)
-        staging.TaskContext = SimpleNamespace(get=lambda: context)  # type: ignore[misc, assignment]
+        vars(staging)["TaskContext"] = SimpleNamespace(get=lambda: context)
         brokers = brokers_for(self._options)
         epoch = Epoch(self._query, batch, str(self._pid))
         staged = stage_rows(iter([rows_of(self._query, batch, task)]), brokers, self._options, epoch)

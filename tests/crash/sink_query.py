@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource import RocketDataSource
-from spark_rocket.datasource.exactly_once.staging import Staged
 from spark_rocket.datasource.exactly_once.writer import ExactlyOnceStreamWriter
 
 RECORDS = 40  # in a micro-batch
@@ -36,7 +35,7 @@ class MortalWriter(ExactlyOnceStreamWriter):
 
         install(Path(self._plans), killer(self._group))  # type: ignore[attr-defined]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         self._install()
         return super().write(iterator)
 
@@ -59,7 +58,7 @@ class MortalRocket(RocketDataSource):
     def name(cls) -> str:
         return "mortal-rocket"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:  # type: ignore[override]  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         mortal = MortalWriter.__new__(MortalWriter)
         mortal.__dict__.update(writer.__dict__, _plans=self.plans, _group=self.group)

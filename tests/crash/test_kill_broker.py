@@ -203,9 +203,9 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str, figure: Callab
                 assert time.monotonic() < deadline, f"{len(acknowledged.delayed - found)} delayed messages did not come"
                 time.sleep(0.1)
     assert acknowledged.wrong == []
-    stored = sum(len(found) for found in acknowledged.table.values())
+    count = sum(len(found) for found in acknowledged.table.values())
     delayed = len(acknowledged.delayed)
-    figure(f"{flush}, {ROUNDS // 2} kills: {stored} acknowledged messages and {delayed} delayed ones were read")
+    figure(f"{flush}, {ROUNDS // 2} kills: {count} acknowledged messages and {delayed} delayed ones were read")
     assert_right(cluster.store_dir, settings.store_config())
 
 

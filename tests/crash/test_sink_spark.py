@@ -60,8 +60,8 @@ def test_each_row_once_whatever_is_killed(tmp_path: Path, figure: Callable[[str]
     sent = {(str(queue), str(offset)) for queue in range(2) for offset in range(EPOCHS * RECORDS // 2)}
     for rows in found.values():
         order = defaultdict(list)
-        for queue, offset, _ in rows:
-            order[queue, int(offset) % 4].append(int(offset))
+        for number_of_queue, offset, _ in rows:
+            order[number_of_queue, int(offset) % 4].append(int(offset))
         assert all(low < high for offsets in order.values() for low, high in pairwise(offsets))
     figure(f"{number} kills, {drivers} of the JVM: sent {len(sent)} = stored {len(stored)}")
     assert len(stored) == len(sent)

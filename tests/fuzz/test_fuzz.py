@@ -33,8 +33,9 @@ _SETTINGS = settings(
     derandomize=not _CASES,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
-    **({} if _CASES else {"database": None}),
 )
+if not _CASES:
+    _SETTINGS = settings(_SETTINGS, database=None)
 EACH = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 _NUMBERS = (0, 1, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63)

@@ -107,7 +107,7 @@ def fail_calls(one: World) -> None:
     sent(one.client, message("Failing"))
     one.prometheus.settle()
     refusal = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="no reason")
-    one.pair.master.parts.store.put_message = lambda *_, **__: refusal  # type: ignore[method-assign]
+    one.pair.master.parts.store.put_message = lambda *_, **__: refusal
     assert send(one.client, message("Failing")).status.code == 50001
 
 
@@ -263,6 +263,9 @@ class Decides(TransactionListener):
     def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
         no = bytes(message.body) == b"no"
         return LocalTransactionState.ROLLBACK_MESSAGE if no else LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
 
 
 def use_everything(one: World) -> Producer:

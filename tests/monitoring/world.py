@@ -81,7 +81,9 @@ class World:
 def world(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, dict[str, list[str]]]]:
     """The servers, and the addresses of their pages by the job of Prometheus."""
     disk = Disk()
-    monkeypatch.setitem(MessageStore.__init__.__kwdefaults__, "disk_usage", lambda _: disk)
+    defaults = MessageStore.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "disk_usage", lambda _: disk)
     with ExitStack() as stack:
         pair = Pair(directory, registerNameServerPeriod=60_000, fileReservedTime=1000)
         stack.callback(pair.close)

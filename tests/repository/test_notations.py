@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,28 +76,29 @@ def _takes_name_servers(parameter: click.Parameter) -> bool:
     return parameter.name in ("nameserver", "name_server", "name_servers")
 
 
-def _name_server_places() -> Iterator[tuple[str, bool, Callable[[str], str]]]:
+def _setting_of_a_broker(text: str) -> str:
+    return ";".join(BrokerConfig.from_text(f"\n\nnamesrvAddr={text}", "x.conf").name_servers)
+
+
+def _setting_of_a_proxy(text: str) -> str:
+    return _client(ProxyConfig.from_text(f"\n\nnamesrvAddr={text}", "x.conf").name_server)
+
+
+def _parse_parameter(command: click.Command, parameter: click.Parameter, text: str) -> Any:
+    return parameter.type_cast_value(click.Context(command), text)
+
+
+def _name_server_places() -> Iterator[tuple[str, bool, Parse]]:
     """Yield each place: its name, whether it takes an address server, and its parser."""
     for option in OPTIONS:
         if option.type == "addresses":
-            yield f"option {option.name}", True, lambda text, option=option: option.parse(option.name, text)
-    for config, attribute, with_url in ((BrokerConfig, "namesrv_addr", False), (ProxyConfig, "name_server", True)):
-
-        def of_setting(text: str, config=config, attribute=attribute) -> str:
-            made = config.from_text(f"\n\nnamesrvAddr={text}", "x.conf")
-            return ";".join(made.name_servers) if isinstance(made, BrokerConfig) else _client(made.name_server)
-
-        yield f"namesrvAddr of {config.__name__}", with_url, of_setting
+            yield f"option {option.name}", True, partial(option.parse, option.name)
+    yield "namesrvAddr of BrokerConfig", False, _setting_of_a_broker
+    yield "namesrvAddr of ProxyConfig", True, _setting_of_a_proxy
     for path, command in _commands(rocket):
         for parameter in command.params:
             if _takes_name_servers(parameter):
-                yield (
-                    path,
-                    True,
-                    lambda text, parameter=parameter, command=command: parameter.type_cast_value(
-                        click.Context(command), text
-                    ),
-                )
+                yield path, True, partial(_parse_parameter, command, parameter)
     yield "client argument", True, _client
     yield "client environment", True, lambda text: _shown(ClientConfig.of(None, {"NAMESRV_ADDR": text}))
 
@@ -170,7 +172,7 @@ class Listener:
 def test_every_client_takes_name_servers_by_this_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the constructor, before anything is connected."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    kinds = [
+    kinds: list[Callable[..., object]] = [
         kind
         for module in (client, aio)
         for kind in (getattr(module, name) for name in module.__all__)
@@ -278,17 +280,13 @@ _FUTURE = ("deliver_at",)
 def _parameters() -> Iterator[tuple[str, click.Parameter, Parse]]:
     for path, command in _commands(rocket):
         for parameter in command.params:
-
-            def parse(text: str, parameter: click.Parameter = parameter, command: click.Command = command) -> object:
-                return parameter.type_cast_value(click.Context(command), text)
-
-            yield f"{path} {parameter.opts[-1]}", parameter, parse
+            yield f"{path} {parameter.opts[-1]}", parameter, partial(_parse_parameter, command, parameter)
 
 
 def _options(kind: str) -> Iterator[tuple[str, Parse]]:
     for option in OPTIONS:
         if option.type.startswith(kind) and option.type != "time zone":
-            yield f"option {option.name}", lambda text, option=option: option.parse(option.name, text)
+            yield f"option {option.name}", partial(option.parse, option.name)
 
 
 def _places(notation: str) -> list[Any]:

@@ -80,7 +80,7 @@ BROKEN_NAMES = """
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", ROOT / "mkdocs.yml", "-d", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(ROOT / "mkdocs.yml"), "-d", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,12 +278,13 @@ def test_the_search_answers_questions_in_both_languages(address: str, driver: An
 @browser.needed
 @sampled
 def test_a_browser_arrives_at_the_new_address(site: Path, driver: Any) -> None:
+    from selenium.webdriver.support.expected_conditions import url_to_be
     from selenium.webdriver.support.ui import WebDriverWait
 
     for old, new in sample(arrivals(), OPENED):
         start, end = ((site / address.replace(".md", ".html")).as_uri().replace("%23", "#") for address in (old, new))
         driver.get(start)
-        WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at, end=end: at.current_url == end)
+        WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(url_to_be(end))
     driver.get((site / "storage.html").as_uri() + "#no-such-heading")
     end = (site / "internals" / "storage.html").as_uri() + "#no-such-heading"
-    WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at: at.current_url == end)
+    WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(url_to_be(end))

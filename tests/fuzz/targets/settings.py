@@ -148,7 +148,7 @@ def config_json(raw: bytes) -> None:
                 refused = error
             else:
                 if manager is not order:
-                    dumps_fastjson(manager.snapshot(), pretty=True)  # type: ignore[attr-defined]
+                    dumps_fastjson(manager.snapshot(), pretty=True)
     if refused is not None:
         raise refused
 

@@ -94,6 +94,14 @@ def request_header(raw: bytes) -> None:
     assert type(header).from_ext(header.to_ext()) == header
 
 
+@cache
+def _json_bodies() -> list[bytes]:
+    commands = [RemotingCommand.decode(raw[4:]) for raw in some_frames()]
+    return list(
+        {bytes(one.body[:1]) + bytes(one.body[1:]) for one in commands if one.body and one.body[:1] in (b"{", b"[")}
+    )
+
+
 _BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(BODIES)]
 
 
@@ -105,14 +113,6 @@ def body(raw: bytes) -> None:
     cls.from_json(value.to_json())
     cls.from_json(value.to_json(standard=True))
     value.to_json(pretty=True)
-
-
-@cache
-def _json_bodies() -> list[bytes]:
-    commands = [RemotingCommand.decode(raw[4:]) for raw in some_frames()]
-    return list(
-        {bytes(one.body[:1]) + bytes(one.body[1:]) for one in commands if one.body and one.body[:1] in (b"{", b"[")}
-    )
 
 
 @target(_json_bodies, b'{0:"a",{"b":1,"c":2}:[1.5e3,null,NaN],x:"\\x41\\v\\u00e9"}', longest=2048)
