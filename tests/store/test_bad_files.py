@@ -228,7 +228,7 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, byte
             raw = result.records[at : at + size]
             number = int.from_bytes(raw[20:28], "big")
             assert offset <= number < result.next_begin_offset
-            found[number] = raw
+            found[number] = bytes(raw)
             at += size
         assert at == len(result.records)
         offset = result.next_begin_offset
@@ -318,7 +318,7 @@ def test_a_damaged_old_record_is_skipped_and_reported_once(
     store = opened(config)
     for _ in range(2):
         result = store.get_message("A", 0, 0, 32, 1 << 20)
-        numbers = [int.from_bytes(raw[20:28], "big") for raw in split(result.records)]
+        numbers = [int.from_bytes(raw[20:28], "big") for raw in split(bytes(result.records))]
         assert numbers == [number for number in range(result.next_begin_offset) if number != 3]
         alone = store.get_message("A", 0, 3, 1, 1 << 20)
         assert (alone.status.name, alone.count, alone.next_begin_offset) == ("NO_MATCHED_MESSAGE", 0, 4)

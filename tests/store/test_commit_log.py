@@ -13,6 +13,7 @@ import pytest
 from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import PutStatus
+from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.log import mapped_file, mapped_file_allocator
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
@@ -88,8 +89,10 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     """A roll-over does not wait for them: the allocator syncs them, and a flush verifies that."""
     monkeypatch.setattr(CommitLog, "start", lambda log: None)
     steps: list[str] = []
-    sync, flush = mapped_file_allocator.sync_directory, MappedFile.flush
-    monkeypatch.setattr(mapped_file_allocator, "sync_directory", lambda path: (steps.append("names"), sync(path)))
+    flush = MappedFile.flush
+    monkeypatch.setattr(
+        mapped_file_allocator, "sync_directory", lambda path: (steps.append("names"), sync_directory(path))
+    )
     monkeypatch.setattr(MappedFile, "flush", lambda file, *span: (steps.append("bytes"), flush(file, *span)))
     config = small(tmp_path / "store", message_index_enable=False)
     store = opened(config)

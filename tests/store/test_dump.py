@@ -185,7 +185,7 @@ def test_a_lost_a_short_and_a_zeroed_file(config: StoreConfig) -> None:
     second.write_bytes(raw[:20_000])
     with open_read_only(config.store_path, config) as view:
         assert [problem.kind for problem in view.problems] == ["files"]
-        found = list(dump_log(view))
+        found: list[RecordView | Damage | BadEntries] = list(dump_log(view))
     (damage,) = damages(found)
     assert damage.offset + damage.length == 2 << 15
     assert 1 << 15 < damage.offset <= (1 << 15) + 20_000

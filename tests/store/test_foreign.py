@@ -64,7 +64,7 @@ def made_by_5x(path: Path, *, record_crc: bool = False) -> StoreConfig:
     (path / "lock").write_text("lock")
     (path / "compaction").mkdir()
     (path / "config").mkdir()
-    for name, text in (
+    for file, content in (
         ("topicQueueMapping.json", '{"dataVersion":{"counter":0},"topicQueueMappingInfoMap":{}}'),
         ("consumerOrderInfo.json", '{"table":{}}'),
         ("messageRequestMode.json", '{"messageRequestModeMap":{}}'),
@@ -73,7 +73,7 @@ def made_by_5x(path: Path, *, record_crc: bool = False) -> StoreConfig:
         ("timermetrics", "{}"),
         ("transactionMetrics", "{}"),
     ):
-        (path / "config" / name).write_text(text)
+        (path / "config" / file).write_text(content)
     return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,8 @@ def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
 def test_invalid_messages_are_refused_and_leave_nothing(
     store: MessageStore, message: dict[str, Any], status: PutStatus
 ) -> None:
-    put = {"topic": "T", "queue_id": 0, "body": b"", "properties": b"", "born_timestamp": 1, "born_host": BORN}
-    assert store.put_message(**(put | message)).status is status
+    put = partial(store.put_message, topic="T", queue_id=0, body=b"", properties=b"", born_timestamp=1, born_host=BORN)
+    assert put(**message).status is status
     assert store.max_physical_offset == 0
     assert store.get_max_offset("T", 0) == 0
     assert not list(store.config.store_path.rglob("0" * 20))

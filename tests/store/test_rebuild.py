@@ -196,7 +196,8 @@ def numbered(config: StoreConfig, count: int) -> list[bytes]:
 
 def served(store: MessageStore, queue_id: int) -> dict[int, bytes]:
     """Offset to body, as a consumer reads a queue."""
-    found, offset = {}, store.get_min_offset("T", queue_id)
+    found: dict[int, bytes] = {}
+    offset = store.get_min_offset("T", queue_id)
     while offset < store.get_max_offset("T", queue_id):
         result = store.get_message("T", queue_id, offset, 5, 1 << 20)
         found |= {record.queue_offset: bytes(record.body) for record in iter_records(result.records)}

@@ -91,7 +91,7 @@ def test_the_cost_does_not_grow_with_the_queue(
 def test_an_id_finds_a_record_exactly_where_one_starts(make_store: MakeStore) -> None:
     """Every offset in and around a log with a blank record; bodies look like record headers."""
     store = make_store(mapped_file_size_commit_log=4096)
-    starts = {}
+    starts: dict[int, int] = {}
     for number in range(30):
         record = store.look_message_by_offset(max(starts, default=0)) or b""
         starts[put(store, "T", number % 2, record[:90] + b"%d" % number, b"KEYS\x01k").physical_offset] = number

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,13 +134,14 @@ def test_a_copy_of_the_root_is_refused_as_the_store(config: StoreConfig, tmp_pat
 
 def test_no_two_stores_share_a_directory(config: StoreConfig, tmp_path: Path) -> None:
     store = opened(config)
-    for shared in (
-        {"store_path_commit_log": config.commit_log_path},
-        {"store_path_consume_queue": config.consume_queue_path},
-        {"store_path_index": config.index_path},
+    other = small(tmp_path / "other")
+    for shares in (
+        replace(other, store_path_commit_log=str(config.commit_log_path)),
+        replace(other, store_path_consume_queue=str(config.consume_queue_path)),
+        replace(other, store_path_index=str(config.index_path)),
     ):
         with pytest.raises(StoreLockedError, match="is in use by another store"):
-            opened(replace(small(tmp_path / "other"), **shared))
+            opened(shares)
     store.close()
     store = opened(small(tmp_path / "plain"))
     with pytest.raises(StoreLockedError, match="is in use by another store"):
@@ -153,7 +155,8 @@ def test_no_two_stores_share_a_directory(config: StoreConfig, tmp_path: Path) ->
 def test_a_changed_directory_setting_does_not_start_an_empty_store(tmp_path: Path, part: str) -> None:
     usual = small(tmp_path / "store")
     filled(usual)
-    moved = replace(usual, **{f"store_path_{part}": tmp_path / "elsewhere"})
+    change: dict[str, Any] = {f"store_path_{part}": tmp_path / "elsewhere"}
+    moved = replace(usual, **change)
     at_first, later = usual.paths, moved.paths
     with pytest.raises(StoreError, match="the broker would start empty there") as caught:
         opened(moved)
@@ -196,5 +199,6 @@ def test_directories_are_recorded_on_disk_before_they_are_used(config: StoreConf
     ids=str,
 )
 def test_directories_that_overlap_are_refused(tmp_path: Path, places: dict[str, str]) -> None:
+    changes: dict[str, Any] = {name: tmp_path / place for name, place in places.items()}
     with pytest.raises(ConfigError, match=r"storePath\w+=.* (overlap|contains storePathRootDir)"):
-        replace(small(tmp_path / "store"), **{name: tmp_path / place for name, place in places.items()})
+        replace(small(tmp_path / "store"), **changes)

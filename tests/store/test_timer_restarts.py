@@ -219,7 +219,7 @@ def test_an_unreadable_record_stops_nothing(
     def garbled(topic: str, queue_id: int, offset: int, count: int, size: int) -> GetMessageResult:
         result = get(topic, queue_id, offset, count, size)
         if offset <= 2 < offset + result.count:
-            result.records = result.records.replace(b"2TIMER", b"2XTIMER").replace(b"UNIQ_KEY\x012", b"")
+            result.records = bytes(result.records).replace(b"2TIMER", b"2XTIMER").replace(b"UNIQ_KEY\x012", b"")
         return result
 
     monkeypatch.setattr(rig.store, "get_message", garbled)

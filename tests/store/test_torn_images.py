@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -207,11 +207,9 @@ def test_what_sync_flush_acknowledged_is_in_every_image(
         clock.now += rng.choice((0, 1, 5000))
         key, body = (f"T{rng.randrange(10)}", rng.randrange(4)), rng.randbytes(rng.choice((10, 500, 3000)))
         result = put(store, *key, body, b"KEYS\x01a%d b%d c%d" % (number, number, number))
-        told = threading.Event()
-        answers: list[bool] = []
-        store.when_flushed(result.end_physical_offset, lambda ok, a=answers, t=told: (a.append(ok), t.set()))
-        assert told.wait(60)
-        assert answers == [True]
+        answers: SimpleQueue[bool] = SimpleQueue()
+        store.when_flushed(result.end_physical_offset, answers.put)
+        assert answers.get(timeout=60)
         acknowledged.setdefault(key, []).append(body)
     for _ in range(rng.randrange(5)):  # and some without a waiter
         put(store, "T0", 0, b"unacknowledged" * 30)
