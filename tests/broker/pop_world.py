@@ -7,10 +7,11 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
 from spark_rocket.broker.pop.check_points import CheckPoint
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.broker_config import BrokerConfig
@@ -77,7 +78,7 @@ class World:
         self.store = MessageStore(self.config(), store_host=HOST, clock=self.clock)
         self.store.start()
         self._put = self.store.put_message
-        self.store.put_message = self.put_message  # type: ignore[method-assign]
+        self.store.put_message = self.put_message
         self.timer = TimerMessageStore(self.store)
         self.timer.start(self.clock())
         self.pops = PopService(
@@ -88,7 +89,7 @@ class World:
             self.offsets,
             BrokerStats(),
             self.timer,
-            NoOrder(),
+            cast("ConsumerOrderInfoManager", NoOrder()),
             expect=lambda topic, due: None,
             chance=random.Random(self.random.random()),
         )

@@ -7,6 +7,7 @@ import logging
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -324,7 +325,7 @@ def test_entries_that_a_group_wants(
 
 
 def test_one_way_administration_is_carried_out_and_never_answered(wire: Wire) -> None:
-    fields: dict[str, object] = {"defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    fields: dict[str, Any] = {"defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     fields |= {"order": False, "topicFilterType": "SINGLE_TAG"}
     listed = CreateTopicListRequestBody([TopicConfig("OneWay-2", 1, 1)]).to_json()
     commands = [

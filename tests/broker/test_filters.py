@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.store.helpers import opened, small
 
 pytestmark = pytest.mark.live
 
-SQL: dict[str, object] = {"expressionType": "SQL92"}
+SQL: dict[str, Any] = {"expressionType": "SQL92"}
 
 
 def values(number: int) -> dict[str, str]:
@@ -290,7 +291,7 @@ def test_a_queue_with_later_damage(store: MessageStore, monkeypatch: pytest.Monk
     put(store, 200)
     get_message = store.get_message
 
-    def wrong_from_160(topic: str, queue_id: int, offset: int, *bounds: int) -> GetMessageResult:
+    def wrong_from_160(topic: str, queue_id: int, offset: int, *bounds: Any) -> GetMessageResult:
         if offset >= 160:
             raise StoreCorruptError("wrong")
         return get_message(topic, queue_id, offset, *bounds)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.model import Message
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import iter_records
@@ -42,7 +43,7 @@ Rows = dict[tuple[str, int], list[dict[str, Any]]]
 
 
 @contextmanager
-def served(directory: Path, clock: Callable[[], int], **settings: object) -> Iterator[Wire]:
+def served(directory: Path, clock: Clock, **settings: Any) -> Iterator[Wire]:
     """A broker on a store directory; stopped cleanly at the end."""
     with brokers.served(directory, clock, check=False, **{**BROKER_CONF, **settings}) as (_, wire):
         yield wire
@@ -93,9 +94,10 @@ def assert_is(record: bytes, row: dict[str, Any]) -> None:
     )
 
 
-def split(body: bytes) -> list[bytes]:
+def split(body: Buffer) -> list[bytes]:
     """The raw records of a pull's or a query's answer."""
-    raw, records = bytes(body), []
+    raw = bytes(body)
+    records: list[bytes] = []
     for record in iter_records(raw, check_crc=True):
         start = sum(map(len, records))
         records.append(raw[start : start + record.size])

@@ -36,9 +36,14 @@ class JavaClient(Peer):
         super().__init__(address)
         self.answers: dict[int, bytes] = {}
         self.answer = self._respond
-        subscription = {"classFilterMode": False, "codeSet": [], "expressionType": "TAG", "subString": "*"}
+        subscription: dict[str, Any] = {
+            "classFilterMode": False,
+            "codeSet": [],
+            "expressionType": "TAG",
+            "subString": "*",
+        }
         subscription |= {"subVersion": 1, "tagsSet": [], "topic": TOPIC}
-        consumer = {"consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "consumeType": "CONSUME_PASSIVELY"}
+        consumer: dict[str, Any] = {"consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "consumeType": "CONSUME_PASSIVELY"}
         consumer |= {"groupName": GROUP, "messageModel": "CLUSTERING", "unitMode": False}
         self.consumer: dict[str, Any] = {**consumer, "subscriptionDataSet": [subscription]}
         assert self.beats().code == 0

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
     await broker.parts.registration.register()
     del asked[:]
     for topic in ("One", "Two"):
-        assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
+        assert (await ask(broker, methodcaller("send", topic))).code == ResponseCode.SUCCESS
     assert asked == [RequestCode.REGISTER_TOPIC_IN_NAMESRV, RequestCode.REGISTER_BROKER, RequestCode.REGISTER_BROKER]
     await broker.close()
     await old.close()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -32,7 +32,7 @@ class Peer:
 
 
 class Scene:
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.rules = object()
         self.held = HeldRequests(asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.rules)
         self.peer = Peer()
@@ -69,7 +69,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def holding(**settings: int) -> AsyncIterator[Scene]:
+async def holding(**settings: Any) -> AsyncIterator[Scene]:
     """Held pulls; at the end the tables are consistent, and empty after a stop."""
     scene = Scene(**settings)
     yield scene

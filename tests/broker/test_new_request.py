@@ -56,7 +56,7 @@ def greet(self: GroupAdminProcessor, channel: Channel, request: RemotingCommand)
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     for table in (BROKER_REQUESTS, REQUESTS):  # the tables of families are merged into these at import
-        monkeypatch.setitem(table, GREET, ROW)  # type: ignore[arg-type]
+        monkeypatch.setitem(table, GREET, ROW)
     monkeypatch.setattr(GroupAdminProcessor, "greet", greet, raising=False)
     with LocalCluster(
         in_process=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,7 +26,7 @@ MOST = 4
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (GROUP_COUNTS, GROUP_TOPICS, ORDERED_POPS):
-        monkeypatch.setitem(STATE_LIMITS, name, replace(STATE_LIMITS[name], total=MOST))  # type: ignore[arg-type]
+        monkeypatch.setitem(STATE_LIMITS, name, replace(STATE_LIMITS[name], total=MOST))
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_a_pair_too_many_has_no_offsets() -> None:
     offsets = ConsumerOffsetManager()
     for number in range(MOST):
         offsets.commit("g", f"t{number}", 0, 1)
-    changes = (
+    changes: tuple[Callable[[], object], ...] = (
         lambda: offsets.commit("g", "new", 0, 1),
         lambda: offsets.reset("g", "new", 0, 1),
         lambda: offsets.clone("g", "another", "t0"),

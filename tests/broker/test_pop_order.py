@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -200,7 +201,7 @@ def test_a_reset_and_a_deletion_forget(broker: Broker) -> None:
     broker.order.clear("G", "T", 0)
     assert not broker.is_blocked()
     assert broker.later(60_000) == []
-    for forget in (lambda: broker.order.remove_topic("T"), lambda: broker.order.remove_group("G")):
+    for forget in (partial(broker.order.remove_topic, "T"), partial(broker.order.remove_group, "G")):
         broker.pop(5)
         forget()
         assert broker.order.table == {}

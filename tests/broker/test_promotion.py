@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ class Promoted(Pair):
 
 
 @contextmanager
-def promoted(directory: Path, skew: dict[str, int] | None = None, **settings: object) -> Iterator[Promoted]:
+def promoted(directory: Path, skew: dict[str, int] | None = None, **settings: Any) -> Iterator[Promoted]:
     pair = Promoted(directory, skew, **settings)
     try:
         yield pair
@@ -293,7 +294,7 @@ def test_pending_messages_by_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_slave_without_offsets_does_not_report_missing_ones(tmp_path: Path) -> None:
     """A group with this response starts at the end of the queue, without the messages before it."""
     with promoted(tmp_path) as pair:
-        asked = {"consumerGroup": "g", "topic": "t", "queueId": "0", "setZeroIfNotFound": "false"}
+        asked: dict[str, Any] = {"consumerGroup": "g", "topic": "t", "queueId": "0", "setZeroIfNotFound": "false"}
         assert ask(pair.master.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
         refused = ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked)
         assert refused.code == ResponseCode.SYSTEM_ERROR

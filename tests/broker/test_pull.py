@@ -224,7 +224,7 @@ def test_a_broker_that_serves_no_lite_pulls(wire: Wire, topic: str) -> None:
 def test_a_group_pulls_with_the_filter_of_its_heartbeats(wire: Wire, topic: str, group: str) -> None:
     fill(wire, topic, 10)
     wire.beat(subscribed(group, topic, "t1", 10))
-    registered = {"consumerGroup": group, "sysFlag": 0, "subscription": None}
+    registered: dict[str, Any] = {"consumerGroup": group, "sysFlag": 0, "subscription": None}
     assert len(wire.messages(topic, **registered, subVersion=10)) == 5
     assert wire.pull(topic, 0, **registered, subVersion=11).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     wire.beat(subscribed(group, topic, "*", 11))

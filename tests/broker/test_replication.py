@@ -7,6 +7,7 @@ import random
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,7 +225,7 @@ async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(replicas: R
 
 
 @pytest.mark.parametrize("more", [{"brokerRole": "SLAVE"}, {"brokerId": 1}])
-async def test_role_and_id_belong_together(replicas: Replicas, more: dict[str, object]) -> None:
+async def test_role_and_id_belong_together(replicas: Replicas, more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="brokerId"):
         await replicas.master(**more)
 

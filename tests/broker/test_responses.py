@@ -65,7 +65,7 @@ class Rig:
         """Let the loop run until nothing is left but what the test holds back; return the codes written."""
         for _ in range(10):
             await asyncio.sleep(0)
-        return self.peer.written  # type: ignore[no-any-return]
+        return self.peer.written
 
 
 def request(body: bytes | memoryview = b"", *, oneway: bool = False) -> RemotingCommand:

@@ -25,7 +25,7 @@ from tests.broker.wire import HELD, Wire
 from tests.kit.brokers import parts_of
 from tests.kit.waiting import until
 from tests.store.helpers import small
-from tests.store.test_retention import Disk
+from tests.store.retention_rig import Disk
 
 pytestmark = pytest.mark.live
 

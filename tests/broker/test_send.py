@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("fields", "properties", "code", "remark"), REFUSED)
 def test_refused_messages_are_not_stored(
-    wire: Wire, topic: str, fields: dict[str, object], properties: dict[str, str], code: int, remark: str
+    wire: Wire, topic: str, fields: dict[str, Any], properties: dict[str, str], code: int, remark: str
 ) -> None:
     answer = wire.send(topic, b"no", properties, **fields)
     assert answer.code == code

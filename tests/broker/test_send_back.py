@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,7 +197,7 @@ def test_it_is_stored_as_apaches_broker_stores_it(tmp_path: Path) -> None:
         if row["topic"].endswith("GID_golden_retry")
     }
     ask = {"group": "GID_golden_retry", "originTopic": "GoldenRetry", "maxReconsumeTimes": 1}
-    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+    sizes: dict[str, Any] = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
     clock = Clock(rows[0]["storeTimestamp"])
     with served(directory, clock, **sizes, maxHashSlotNum=500, maxIndexNum=1000) as (_, wire):
         retried = dead = 0

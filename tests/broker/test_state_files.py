@@ -231,7 +231,8 @@ async def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tm
     written: list[int] = []
     write = box.file.write
 
-    def remember(snapshot: dict[str, Any]) -> None:
+    def remember(snapshot: dict[str, Any] | bytes) -> None:
+        assert isinstance(snapshot, dict)
         written.append(snapshot["n"])
         write(snapshot)
 

@@ -87,7 +87,7 @@ def test_readings_share_what_has_not_changed() -> None:
     for topic in ("idle", "busy"):
         counts.topic(topic).messages[0] = 1
 
-    def sampled() -> dict[tuple[str, str], tuple[int, ...]]:
+    def sampled() -> dict[tuple[str, str], tuple[int, int, int]]:
         counts.sample()
         return counts.windows._last
 

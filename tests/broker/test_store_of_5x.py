@@ -96,8 +96,8 @@ def test_configuration_is_kept_to_the_last_field(directory: Path) -> None:
             assert entries.items() <= saved[table].items(), f"{name}: {table}"
     offsets = (directory / "config" / "consumerOffset.json").read_text()
     assert '\t"offsetTable":{\n\t\t"Elsewhere@g":{0:12,3:0\n\t\t}\n\t}' in offsets
-    for name, content in UNKNOWN.items():
-        assert (directory / "config" / name).read_bytes() == orjson.dumps(content)
+    for name, unknown in UNKNOWN.items():
+        assert (directory / "config" / name).read_bytes() == orjson.dumps(unknown)
 
 
 def test_a_topic_with_batch_queues_accepts_no_messages(directory: Path) -> None:

@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from spark_rocket.broker import tracing as tracing_module
 from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.tracing import make_provider
@@ -84,9 +83,9 @@ async def test_off_is_the_default(tmp_path: Path) -> None:
 
 
 def test_destinations_of_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing_module.trace, "get_tracer_provider", TracerProvider)
+    monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
     assert make_provider(BrokerConfig()) is None
-    monkeypatch.setattr(tracing_module.trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     provider = make_provider(BrokerConfig())
     assert isinstance(provider, TracerProvider)
     provider.shutdown()

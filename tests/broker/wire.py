@@ -28,7 +28,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 SUSPEND = 2
 SUBSCRIPTION = 4
 #: Of a pull that waits for a message.
-HELD = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000}
+HELD: dict[str, Any] = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000}
 
 #: What a broker of default settings adds to every message that is sent.
 BROKER_PROPERTIES = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
@@ -44,19 +44,19 @@ class Wire:
         self.client = client
         self.address = address
 
-    def ask(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
+    def ask(self, code: int, body: bytes = b"", /, **fields: Any) -> RemotingCommand:
         return self.client.invoke(self.address, request_of(code, body, **fields), timeout=10.0)
 
-    def ask_later(self, code: int, body: bytes = b"", /, **fields: object) -> Future[RemotingCommand]:
+    def ask_later(self, code: int, body: bytes = b"", /, **fields: Any) -> Future[RemotingCommand]:
         return self.client.invoke_async(self.address, request_of(code, body, **fields), timeout=30.0)
 
-    def read(self, kind: type[B], code: int, body: bytes = b"", /, **fields: object) -> B:
+    def read(self, kind: type[B], code: int, body: bytes = b"", /, **fields: Any) -> B:
         """The body of the response, which must be a success."""
         answer = self.ask(code, body, **fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return kind.from_json(bytes(answer.body))
 
-    def tell(self, code: int, body: bytes = b"", /, **fields: object) -> None:
+    def tell(self, code: int, body: bytes = b"", /, **fields: Any) -> None:
         self.client.invoke_oneway(self.address, request_of(code, body, oneway=True, **fields))
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Wire:
         properties: dict[str, str] | None = None,
         *,
         queue_id: int = 0,
-        **more: object,
+        **more: Any,
     ) -> RemotingCommand:
         """SEND_MESSAGE_V2 as encoded by a Java client; ``more`` overrides single letters."""
         return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**send_fields(topic, properties, queue_id), **more})
@@ -76,16 +76,14 @@ class Wire:
     def send_later(self, topic: str, body: bytes, properties: dict[str, str] | None = None) -> Future[RemotingCommand]:
         return self.ask_later(RequestCode.SEND_MESSAGE_V2, body, **send_fields(topic, properties))
 
-    def send_batch(
-        self, topic: str, messages: Sequence[Message], *, queue_id: int = 0, **more: object
-    ) -> RemotingCommand:
+    def send_batch(self, topic: str, messages: Sequence[Message], *, queue_id: int = 0, **more: Any) -> RemotingCommand:
         fields = {**send_fields(topic, {}, queue_id), "i": "WAIT\x01true", "m": True, **more}
         return self.ask(RequestCode.SEND_BATCH_MESSAGE, bytes(encode_batch_body(messages)), **fields)
 
     def pull_fields(
-        self, topic: str, offset: int, *, queue_id: int = 0, tags: str = "*", **more: object
-    ) -> dict[str, object]:
-        fields: dict[str, object] = {
+        self, topic: str, offset: int, *, queue_id: int = 0, tags: str = "*", **more: Any
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {
             "consumerGroup": "readers",
             "topic": topic,
             "queueId": queue_id,
@@ -120,14 +118,14 @@ class Wire:
         """The offset of the next message."""
         return int(self.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext_fields["offset"])
 
-    def query(self, topic: str, key: str, **more: object) -> RemotingCommand:
+    def query(self, topic: str, key: str, **more: Any) -> RemotingCommand:
         """The messages with a key."""
         times = {"beginTimestamp": 0, "endTimestamp": (1 << 63) - 1}
         return self.ask(RequestCode.QUERY_MESSAGE, **{"topic": topic, "key": key, "maxNum": 64, **times, **more})
 
     # --- administration -----------------------------------------------------------------------------------------
 
-    def create_topic(self, topic: str, **fields: object) -> RemotingCommand:
+    def create_topic(self, topic: str, **fields: Any) -> RemotingCommand:
         defaults = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
         asked = {"topic": topic, "defaultTopic": "TBW102", **defaults, **fields}
         return self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **asked)
@@ -139,7 +137,7 @@ class Wire:
     def delete_topic(self, topic: str) -> RemotingCommand:
         return self.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
 
-    def create_group(self, group: str, **fields: object) -> None:
+    def create_group(self, group: str, **fields: Any) -> None:
         body = json.dumps({"groupName": group, **fields}).encode()
         answer = self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -148,7 +146,7 @@ class Wire:
         fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": offset}
         return self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
 
-    def committed(self, group: str, topic: str, queue_id: int = 0, **more: object) -> int | None:
+    def committed(self, group: str, topic: str, queue_id: int = 0, **more: Any) -> int | None:
         """The committed offset; None if the broker reports that there is none."""
         fields = {"consumerGroup": group, "topic": topic, "queueId": queue_id, **more}
         answer = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)
@@ -157,7 +155,7 @@ class Wire:
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return int(answer.ext_fields["offset"])
 
-    def reset(self, group: str, topic: str, **fields: object) -> RemotingCommand:
+    def reset(self, group: str, topic: str, **fields: Any) -> RemotingCommand:
         asked = {"group": group, "topic": topic, "isForce": True, **fields}
         return self.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **asked)
 
@@ -170,7 +168,7 @@ class Wire:
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return answer
 
-    def configure(self, **settings: object) -> RemotingCommand:
+    def configure(self, **settings: Any) -> RemotingCommand:
         text = "\n".join(f"{name}={_text(value)}" for name, value in settings.items())
         return self.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
 
@@ -180,7 +178,7 @@ class Wire:
         return {name: value for name, value, _ in parse_properties(text)}
 
     @contextmanager
-    def settings(self, **settings: object) -> Iterator[None]:
+    def settings(self, **settings: Any) -> Iterator[None]:
         """With other settings of the broker, and with the earlier ones again at the end."""
         before = self.shown()
         answer = self.configure(**settings)
@@ -228,7 +226,7 @@ def bodies_of(answer: RemotingCommand) -> list[bytes]:
     return [message.body for message in messages_of(answer)]
 
 
-def send_fields(topic: str, properties: dict[str, str] | None = None, queue_id: int = 0) -> dict[str, object]:
+def send_fields(topic: str, properties: dict[str, str] | None = None, queue_id: int = 0) -> dict[str, Any]:
     """The header of SEND_MESSAGE_V2."""
     return {
         "a": "producers",
@@ -247,7 +245,7 @@ def send_fields(topic: str, properties: dict[str, str] | None = None, queue_id: 
     }
 
 
-def request_of(code: int, body: bytes = b"", /, *, oneway: bool = False, **fields: object) -> RemotingCommand:
+def request_of(code: int, body: bytes = b"", /, *, oneway: bool = False, **fields: Any) -> RemotingCommand:
     ext = {name: _text(value) for name, value in fields.items()}
     return RemotingCommand.request(code, ext, body, oneway=oneway)
 

@@ -107,7 +107,7 @@ def test_odd_access_keys(as_: Connect, key: str) -> None:
 def test_altered_requests(cluster: LocalCluster) -> None:
     with RemotingClient() as client:
 
-        def ask(change: Callable[[RemotingCommand], None]) -> RemotingCommand:
+        def ask(change: Callable[[RemotingCommand], object]) -> RemotingCommand:
             request = request_of(RequestCode.SEND_MESSAGE_V2, b"body", **send_fields("orders"))
             RequestSigner(ALICE).sign(request)
             change(request)

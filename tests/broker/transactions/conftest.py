@@ -20,7 +20,7 @@ def serve(tmp_path: Path, clock: Clock) -> Callable[..., Any]:
     """Serve ``tmp_path / "store"`` with one producer of group GID_tx; a context manager."""
 
     @contextmanager
-    def begin(directory: Path = tmp_path / "store", *, join: bool = True, **settings: object) -> Iterator[Any]:
+    def begin(directory: Path = tmp_path / "store", *, join: bool = True, **settings: Any) -> Iterator[Any]:
         with served(directory, clock, **settings) as (server, wire):
             producer = Producer(wire.address, clock)
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.model import TRANSACTION_GROUP, MessageExt
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -23,7 +24,7 @@ from tests.kit.clock import Clock
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-GOLDEN_SIZES = {
+GOLDEN_SIZES: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 2000,
     "maxHashSlotNum": 500,
@@ -120,11 +121,11 @@ def refusing(store: MessageStore, result: PutResult, when: Callable[[str, bytes]
     """The store refuses messages by their topic and body."""
     put = store.put_message
 
-    def put_message(topic: str, queue_id: int, body: bytes, *rest: Any, **more: Any) -> PutResult:
+    def put_message(topic: str, queue_id: int, body: Buffer, *rest: Any, **more: Any) -> PutResult:
         return result if when(topic, bytes(body)) else put(topic, queue_id, body, *rest, **more)
 
-    store.put_message = put_message  # type: ignore[method-assign]
+    store.put_message = put_message
     try:
         yield
     finally:
-        store.put_message = put  # type: ignore[method-assign]
+        store.put_message = put

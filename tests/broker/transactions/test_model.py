@@ -70,7 +70,7 @@ class World:
         self.store = MessageStore(small(self.directory / "store"), store_host=HOST, clock=self.clock)
         self.store.start()
         self._put = self.store.put_message
-        self.store.put_message = self.put_message  # type: ignore[method-assign]
+        self.store.put_message = self.put_message
         self.member = Member()
         clients = ClientManager(self.clock, lambda *_: None)
         clients.register_producer("g", self.member, "id", "PYTHON", 1)  # type: ignore[arg-type]
