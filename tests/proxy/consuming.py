@@ -203,7 +203,7 @@ def a_client_of(world: Consuming) -> Iterator[Consuming]:
 
 
 @contextmanager
-def consuming(directory: Path, clock: Clock | None = None, **settings: object) -> Iterator[Consuming]:
+def consuming(directory: Path, clock: Clock | None = None, **settings: Any) -> Iterator[Consuming]:
     clock = clock or Clock()
     with served(directory, clock, **settings) as (server, wire), cluster_of(server, clock) as cluster:
         world = Consuming(server, wire, clock, cluster)

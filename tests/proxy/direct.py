@@ -163,6 +163,7 @@ class BrokersEndpoint(DirectEndpoint):
 
     def __init__(self, served: Served, cluster: ProxyCluster, wire: Wire) -> None:
         super().__init__(served, cluster, wire)
+        self.wire: Wire = wire
         self.served = served
 
     def create_topic(self, name: str, queues: int = 1) -> str:
@@ -172,7 +173,7 @@ class BrokersEndpoint(DirectEndpoint):
 
 
 @contextmanager
-def endpoint(directory: Path, clock: Clock, **settings: object) -> Iterator[tuple[BrokersEndpoint, Wire]]:
+def endpoint(directory: Path, clock: Clock, **settings: Any) -> Iterator[tuple[BrokersEndpoint, Wire]]:
     """Serve a store directory; it is checked at the end."""
     with served(directory, clock, **settings) as (server, wire), cluster_of(server, clock) as cluster:
         made = BrokersEndpoint(server, cluster, wire)

@@ -286,8 +286,13 @@ def test_order_continues_after_a_restart_of_the_proxy(brokers: LocalCluster, top
 
 def test_the_proxy_has_its_own_account_and_uses_tls(group: str) -> None:
     account = Credentials("proxy-key", "pr0xy-s3cr3t")
-    settings = {"access_key": account.access_key, "secret_key": account.secret_key}
-    with LocalCluster(in_process=True, tls="enforcing", config={"grpcServerPort": -1}, **settings) as guarded:
+    with LocalCluster(
+        in_process=True,
+        tls="enforcing",
+        config={"grpcServerPort": -1},
+        access_key=account.access_key,
+        secret_key=account.secret_key,
+    ) as guarded:
         guarded.create_topic("T", 1)
         with proxy_of(guarded.name_server, credentials=account, tls=guarded.tls) as proxy:
             client = proxy.client()

@@ -17,6 +17,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.method_types import MAX_TOPICS
 from spark_rocket.proxy.methods import client_registry as clients_module
 from spark_rocket.proxy.methods.client_registry import ClientRegistry
+from spark_rocket.proxy.methods.grpc_client import GrpcClient
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
@@ -422,7 +423,7 @@ def test_a_client_without_stacks(client: Caller, wire: Wire, group: str, answeri
 def test_a_client_that_does_not_answer(
     client: Caller, wire: Wire, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients_module.GrpcClient.ask, "__defaults__", (0.05,))
+    monkeypatch.setattr(GrpcClient.ask, "__defaults__", (0.05,))
     with client.subscribe(group, topic):
         answer = ask_info(wire, group, client.client_id, True)
         assert (answer.code, "did not respond" in answer.remark) == (ResponseCode.CONSUME_MSG_TIMEOUT, True)

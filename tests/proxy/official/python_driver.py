@@ -123,7 +123,7 @@ class Commands:
         }
 
     def recall(self, name: str, topic: str, handle: str) -> str:
-        return CLIENTS[name].recall_message(topic, handle)  # type: ignore[no-any-return]
+        return CLIENTS[name].recall_message(topic, handle)
 
     def simple(self, name: str, group: str, topics: dict[str, list[str]]) -> None:
         client = SimpleConsumer(self._settings, group, _subscriptions(topics), await_duration=10, **self._tls)

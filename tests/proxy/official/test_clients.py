@@ -93,7 +93,7 @@ def test_transactions(official: Official, producer: str, consumer: str, topic: s
     """Decided by the producer, and by its response to a check."""
     for body, transaction in (("a", "commit"), ("b", "rollback"), ("commit later", "leave"), ("forget", "leave")):
         assert send(official, producer, topic, body, transaction=transaction)["transactionId"]
-    asked = set()
+    asked: set[tuple[str, str]] = set()
     while len(asked) < 2:  # it may ask again before an answer has come
         event = official.event(producer)
         asked.add((event["event"], event["message"]["body"]))
