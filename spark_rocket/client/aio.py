@@ -31,11 +31,14 @@ from spark_rocket.remoting.client.promise import as_future
 __all__ = ["Admin", "Producer", "Reader"]
 
 C = TypeVar("C", bound=Client)
+C_co = TypeVar("C_co", bound=Client, covariant=True)  # methods of an Admin belong to its base classes
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _threaded(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[_Client[C], P], Coroutine[Any, Any, R]]:
+def _threaded(
+    method: Callable[Concatenate[C, P], R],
+) -> Callable[Concatenate[_Client[C], P], Coroutine[Any, Any, R]]:
     """Return a blocking client's method as a coroutine, which waits on a thread."""
 
     @wraps(method)
@@ -45,10 +48,10 @@ def _threaded(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[_C
     return call
 
 
-class _Client(Generic[C]):
+class _Client(Generic[C_co]):
     """``blocking`` is the client whose methods are awaited; it can be used beside this one."""
 
-    def __init__(self, blocking: C) -> None:
+    def __init__(self, blocking: C_co) -> None:
         self.blocking = blocking
 
     async def __aenter__(self) -> Self:

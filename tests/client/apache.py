@@ -120,7 +120,7 @@ class ApacheBroker(Fake):
                 Stored(self.now, bytes(body), bytes(raw), flag) for flag, body, raw in decode_batch_body(request.body)
             ]
         else:
-            queue.append(Stored(self.now, request.body, (header.properties or "").encode(), header.flag))
+            queue.append(Stored(self.now, bytes(request.body), (header.properties or "").encode(), header.flag))
         ids = ",".join(encode_offset_msg_id(HOST, offset) for offset in range(first, len(queue)))
         ext: dict[str, object] = {"msgId": ids, "queueId": header.queue_id, "queueOffset": first}
         if self.version.is_5:

@@ -140,7 +140,8 @@ def topic(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> 
 @pytest.fixture
 def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Consume:
     """Builds push consumers of the real servers, from the first message."""
-    usual = {"consume_from_where": FIRST, "consume_threads": 3, "name_server": cluster.name_server, "group": group}
+    usual: dict[str, Any] = {"consume_from_where": FIRST, "consume_threads": 3}
+    usual |= {"name_server": cluster.name_server, "group": group}
 
     def build(listener: Any = None, **settings: Any) -> PushConsumer:
         made: PushConsumer = closing(PushConsumer(listener=listener, **usual | settings))

@@ -76,7 +76,7 @@ def message(offset: int, body: bytes = b"x", **properties: str) -> MessageExt:
     return MessageExt("t", body, dict(properties), 0, "b", 0, offset, physical_offset=offset * 1000)
 
 
-def found(offsets: Iterable[int], next_offset: int | None = None, **properties: str) -> PullResult:
+def found(offsets: Iterable[int], next_offset: int | None = None, **properties: Any) -> PullResult:
     """A pull that found messages with these offsets."""
     every = list(offsets)
     raw = b"".join(record(offset, b"m%d" % offset, **properties) for offset in every)

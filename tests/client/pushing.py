@@ -81,7 +81,7 @@ def running_consumer(
     name_server: str, group: str, topic: str, listener: Any = lambda *_: SUCCESS, tags: str = "*", **settings: Any
 ) -> Iterator[PushConsumer]:
     """A started push consumer, from the first message. Without a listener it accepts all messages."""
-    usual = {"consume_from_where": FIRST, "name_server": name_server}
+    usual: dict[str, Any] = {"consume_from_where": FIRST, "name_server": name_server}
     with PushConsumer(group, listener, **usual | settings) as consumer:
         consumer.subscribe(topic, tags)
         consumer.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_topics_are_deleted_everywhere(mq: FakeCluster, admin: Admin) -> None:
     assert asked(mq, DELETE) == [1, 2]
 
 
-def test_every_name_server_is_updated(mq: FakeCluster, nobody: str, closing: Callable[[Admin], Admin]) -> None:
+def test_every_name_server_is_updated(mq: FakeCluster, nobody: str, closing: Callable[[Any], Any]) -> None:
     wipe = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     mq.name_server.responses[wipe] = says(0, ext={"wipeTopicCount": "3"})
     second = closing(Fake({RequestCode.PUT_KV_CONFIG: says(0), wipe: says(0, ext={"wipeTopicCount": "4"})}))

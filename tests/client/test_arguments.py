@@ -88,7 +88,7 @@ def test_the_arguments_are_found() -> None:
 
 @pytest.mark.parametrize(("kind", "function", "name"), ARGUMENTS)
 def test_an_argument_of_a_wrong_type_is_refused_by_name(kind: type, function: FunctionType, name: str) -> None:
-    unborn = object.__new__(kind)  # the check comes before everything else
+    unborn: object = object.__new__(kind)  # the check comes before everything else
     with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
         function(unborn, **{name: Wrong()})
 

@@ -132,14 +132,14 @@ def test_broadcasting_skips_batches_that_a_filter_hook_removes(rig: Callable[...
 
 def test_few_threads_decode_and_failed_decoding_is_retried(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
-    decode, threads = one.batches, set()
+    decode, threads = one.batches, set[threading.Thread]()
 
-    def failing(process_queue: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+    def failing(_: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
         threads.add(threading.current_thread())
         if not failed:
             failed.append(queue)
             raise ProtocolError("as if damaged")
-        yield from decode(process_queue, pulled)
+        yield from decode(queue, pulled)
 
     failed: list[ProcessQueue] = []
     one.batches = failing  # type: ignore[method-assign]

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.consume.listeners import (
-    ConsumeConcurrentlyStatus,
-    ConsumeOrderlyStatus,
-    ConsumerStats,
-)
+from spark_rocket.client.consume.consumer_stats import ConsumerStats
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus
 from spark_rocket.protocol.wire.bodies.consumer import ConsumeStatus
 from tests.client.pushing import Consume, RecordingListener, send
 

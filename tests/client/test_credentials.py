@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,8 +87,8 @@ def test_clients_with_different_credentials_share_nothing() -> None:
 @pytest.mark.live
 def test_clients_of_a_cluster_with_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slave signs its requests to the master. Clients read the environment."""
-    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
-    with LocalCluster(brokers=1, slaves=True, data_dir=tmp_path, **keys) as cluster:  # type: ignore[arg-type]
+    keys: dict[str, Any] = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+    with LocalCluster(brokers=1, slaves=True, data_dir=tmp_path, **keys) as cluster:
         cluster.create_topic("orders", 1)
         with Producer("senders", name_server=cluster.name_server, **keys) as producer:
             for number in range(20):

@@ -458,7 +458,7 @@ def with_body(frame: golden.GoldenFrame) -> bool:
     return frame.index["bodyLength"] > 0
 
 
-@pytest.mark.parametrize("frame", list(filter(with_body, frames(310))), ids=lambda frame: frame.name)
+@pytest.mark.parametrize("frame", [frame for frame in frames(310) if with_body(frame)], ids=lambda frame: frame.name)
 def test_a_single_send(frame: golden.GoldenFrame, sent: Callable[..., RemotingCommand]) -> None:
     java = RemotingCommand.decode(frame.raw[4:])
     ext = java.ext_fields

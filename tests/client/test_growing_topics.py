@@ -77,7 +77,7 @@ class Offsets(OffsetStore):
         known = [queue for queue in queues if queue.broker_name not in self._topic.away]
         return any(queue in self._topic.offsets for queue in known) or any(map(self.read, queues))
 
-    def commit(self, offsets: Any, seconds: float = 0.0) -> dict[MessageQueue, RocketError]:
+    def commit(self, offsets: Any, seconds: float | None = None) -> dict[MessageQueue, RocketError]:
         self._topic.offsets.update(offsets)
         return {}
 

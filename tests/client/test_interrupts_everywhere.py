@@ -117,7 +117,7 @@ def check(producer: Producer, futures: Any) -> None:
 
 
 def make(mq: FakeCluster, settings: dict[str, Any]) -> Any:
-    common = {"name_server": mq.name_server.address, "send_timeout": 20.0}
+    common: dict[str, Any] = {"name_server": mq.name_server.address, "send_timeout": 20.0}
     if settings.get("transaction"):
         producer: Any = TransactionProducer("g", Decides(), **common)
     else:
@@ -164,7 +164,7 @@ def test_no_thread_spins_after_interrupts(
                 break
         check(producer, None)
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     later = threading.Event()
     loop_thread().call_at(time.monotonic() + IDLE_S, later.set)
     before = next(steps)

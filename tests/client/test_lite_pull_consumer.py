@@ -54,8 +54,8 @@ def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullCo
         start: bool = True,
         **settings: Any,
     ) -> LitePullConsumer:
-        settings = {"consume_from_where": FIRST, "instance_name": f"i{next(_numbers)}"} | settings
-        consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server, **settings))
+        usual: dict[str, Any] = {"consume_from_where": FIRST, "instance_name": f"i{next(_numbers)}"}
+        consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server, **usual | settings))
         if assign is not None:
             consumer.assign(assign)
         elif subscribe is not None:

@@ -150,7 +150,7 @@ def test_a_given_queue_is_not_changed(mq: FakeCluster, produce: Produce) -> None
 def test_a_topic_with_fewer_queues_than_in_its_route(mq: FakeCluster, produce: Produce, how: str) -> None:
     """The queue no longer exists: the route is refreshed, and the next attempt uses an existing queue."""
 
-    def first_queue_only(request: RemotingCommand) -> RemotingCommand:
+    def first_queue_only(request: RemotingCommand) -> RemotingCommand | None:
         queue_id = header_of(request).queue_id
         if queue_id:
             return RemotingCommand.response(request, 1, f"request queueId[{queue_id}] is illegal, topic:[t]")

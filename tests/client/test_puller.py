@@ -55,7 +55,8 @@ class World:
     def start(self) -> None:
         self.reader: Any = self
         self.receiver: Any = self
-        self.puller = Puller(self, queue_at(0), 0)
+        source: Any = self
+        self.puller = Puller(source, queue_at(0), 0)
         self.puller.pull()
 
 

@@ -80,8 +80,9 @@ def test_a_consumer_without_a_subscription_logs_a_warning(consumer: Consume, cap
     ],
 )
 def test_invalid_settings(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"group": "g", "listener": RecordingListener(), "name_server": "127.0.0.1:1"}
     with pytest.raises(ClientError):
-        PushConsumer(**{"group": "g", "listener": RecordingListener(), "name_server": "127.0.0.1:1"} | wrong)
+        PushConsumer(**right | wrong)
 
 
 @pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])

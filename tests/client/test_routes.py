@@ -55,7 +55,7 @@ class World:
             raise RemotingConnectError(f"No connection to {address}.")
         return found
 
-    def _route(self, request: RemotingCommand) -> RemotingCommand:
+    def _route(self, request: RemotingCommand) -> RemotingCommand | None:
         found = self.topics.get(request.ext_fields["topic"])
         return (says(17) if found is None else says(0, body=found.to_json(standard=True)))(request)
 
@@ -326,7 +326,7 @@ async def test_a_lost_connection_refreshes_routes_in_use(world: World) -> None:
     refreshed = asyncio.Event()
     read = world._route
 
-    def respond(request: RemotingCommand) -> RemotingCommand:
+    def respond(request: RemotingCommand) -> RemotingCommand | None:
         refreshed.set()
         return read(request)
 

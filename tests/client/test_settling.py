@@ -17,9 +17,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from spark_rocket.client import Producer
 from spark_rocket.client.core.hooks import SendContext, SendHook
-from spark_rocket.client.core.trace import TRACE_TOPIC
 from spark_rocket.errors import BrokerError, RemotingError, RemotingTimeoutError, SendForbiddenError, StateError
-from spark_rocket.model import Message, SendResult, SendStatus
+from spark_rocket.model import TRACE_TOPIC, Message, SendResult, SendStatus
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import run_on
@@ -90,7 +89,7 @@ def test_a_callback_may_wait_for_other_sends(mq: FakeCluster, make: Make) -> Non
 
     def callback(_: Future[SendResult]) -> None:
         try:
-            seen.append(producer.send(MESSAGE).status)  # type: ignore[attr-defined]
+            seen.append(producer.send(MESSAGE).status)
             seen.append(producer.send_async(MESSAGE).result(20).status)
             seen.extend(future.result(20).status for future in futures)
         finally:

@@ -16,7 +16,7 @@ from spark_rocket.client import (
 from spark_rocket.client.core import trace as trace_module
 from spark_rocket.client.core.trace import GROUP, MAX_BATCH_EVENTS, MAX_PENDING, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
-from spark_rocket.model import TRACE_TOPIC, Message
+from spark_rocket.model import TRACE_TOPIC, Message, MessageExt
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
     NORMAL_MSG,
@@ -42,7 +42,7 @@ CLUSTER = {"config": {"traceTopicEnable": True, "recallMessageEnable": True}}
 LIMIT = 30
 
 
-def records(cluster: LocalCluster, topic: str = TRACE_TOPIC) -> list[tuple[Message, TraceContext]]:
+def records(cluster: LocalCluster, topic: str = TRACE_TOPIC) -> list[tuple[MessageExt, TraceContext]]:
     """All events in the trace topic, each with its message."""
     found = []
     with Reader(cluster.name_server) as reader:

@@ -331,6 +331,7 @@ def test_checks_without_a_producer(mq: FakeCluster, make: Make, caplog: pytest.L
     address = mq.brokers[0].address
     members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question("other"))
     assert "no transaction producer of group 'other'" in caplog.text
+    assert producer._checks is not None
     producer._checks.shutdown()
     with caplog.at_level(logging.INFO):
         members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question())

@@ -49,7 +49,7 @@ def sent(mq: FakeCluster) -> list[object]:
     for broker in mq.brokers:
         request = broker.requests[-1]
         ext = {name: value for name, value in request.ext_fields.items() if name not in _ADDED}
-        found.append((request.code, ext, json.loads(request.body) if request.body else None))
+        found.append((request.code, ext, json.loads(bytes(request.body)) if request.body else None))
     assert found[0] == found[1]
     return list(found[0])
 

@@ -13,7 +13,7 @@ _LIMIT_S = 60.0
 _PAUSE_S = 0.01
 
 
-def until(condition: Callable[[], T], what: str = "") -> T:
+def until(condition: Callable[[], T | None], what: str = "") -> T:
     """Wait until the condition is true; return what it returned. ``what`` is in the error after the limit."""
     deadline = time.monotonic() + _LIMIT_S
     while not (found := condition()):
