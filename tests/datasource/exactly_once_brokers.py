@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -40,7 +41,7 @@ STAGING, LEDGER, TARGET = "staging", "ledger", "orders"
 LEDGER_QUEUE = MessageQueue(LEDGER, "a", 0)
 EPOCH = Epoch("query", 0, "run")
 ROWS = [f"row{number}" for number in range(20)]
-DELAYS = {"delayLevel": [3 if number % 7 == 0 else None for number in range(20)]}
+DELAYS: dict[str, Any] = {"delayLevel": [3 if number % 7 == 0 else None for number in range(20)]}
 
 
 class KilledError(BaseException):

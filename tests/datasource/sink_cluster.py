@@ -97,7 +97,7 @@ class SimBrokers(FakeBrokers):
         self.world = world
         self.driver = driver
         self.name_server = ";".join(SERVERS)
-        self.reader = self  # type: ignore[assignment]
+        self.reader = self
         self.before, self.after = self._before, self._after
         self._routes: dict[str, list[MessageQueue]] = {}
 

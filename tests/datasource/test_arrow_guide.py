@@ -38,7 +38,9 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert {path.name for path in tmp_path.iterdir()} == {"basket.parquet", "basket.csv", "basket.jsonl", "open.csv"}
     for file, count in {"basket.parquet": 1001, "basket.csv": 1001, "basket.jsonl": 1000, "open.csv": 200}.items():
         read = "read_json" if file.endswith("jsonl") else "read_csv" if file.endswith("csv") else "read_parquet"
-        assert duckdb.sql(f"SELECT count(*) FROM {read}('{file}')").fetchall() == [(count,)], file
+        counted = duckdb.sql(f"SELECT count(*) FROM {read}('{file}')")
+        assert counted is not None
+        assert counted.fetchall() == [(count,)], file
     assert polars.read_ndjson("basket.jsonl").sort("id").row(7) == (7, "apples")
     for text in ("1001 ['topic', ", "83166.75", "41708.25", "not JSON", "shape: (4, 3)", "count", "pears"):
         assert text in shown, shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -346,7 +347,7 @@ ROWS_OF_KEYS = [f"k{number % 9}:{number}" for number in range(200)]
 
 
 def test_missing_permissions_are_named() -> None:
-    keys = {"access_key": "admin-account", "secret_key": "admin-secret"}
+    keys: dict[str, Any] = {"access_key": "admin-account", "secret_key": "admin-secret"}
     with LocalCluster(in_process=True, access_key="admin-account", secret_key="admin-secret") as cluster:
         cluster.create_topic("orders")
         account = {"accessKey": "sink-account", "secretKey": "sink-secret"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
 
-def planner(queues: FakeQueues, now: list[float] | None = None, **given: str) -> StreamPlanner:
+def planner(queues: FakeQueues, now: list[float] | None = None, **given: Any) -> StreamPlanner:
     options = {"subscribe": "orders", "nameServer": "x:1", "startingOffsets": "earliest"} | given
     at = now or [0.0]
     return StreamPlanner(queues, parse_read_options(options, Scope.READ_STREAM), clock=lambda: at[0])
@@ -169,7 +170,7 @@ def test_the_start_of_a_new_queue_is_recorded_at_once() -> None:
 
 
 def test_all_limits_together_and_available_now_without_waits() -> None:
-    limits = {"minOffsetsPerTrigger": "50", "maxOffsetsPerTrigger": "60", "maxBytesPerTrigger": "4000"}
+    limits: dict[str, Any] = {"minOffsetsPerTrigger": "50", "maxOffsetsPerTrigger": "60", "maxBytesPerTrigger": "4000"}
     queues = FakeQueues(q0=(0, 90), q1=(0, 30))
     plan = planner(queues, **limits)
     plan.pin()

@@ -286,7 +286,7 @@ def test_read_arrow_and_its_dead_letters_have_short_names(
     with Producer("typist", **connecting) as producer:
         for body in ('{"n": 1}', "invalid"):
             producer.send(Message.of("typed", body))
-    bad = {"body_format": "json", "bad_records": "deadLetter", "dead_letter_topic": "letters"}
+    bad: dict[str, Any] = {"body_format": "json", "bad_records": "deadLetter", "dead_letter_topic": "letters"}
     rows = (
         read_arrow("typed", schema="n INT, topic STRING", metadata_columns="topic", **bad, **connecting)
         .read_all()

@@ -78,7 +78,7 @@ def test_names_are_case_insensitive(key: str) -> None:
     ],
 )
 def test_an_unknown_option_gets_a_suggestion(typed: str, meant: str) -> None:
-    text = bad(**{typed: "x"})
+    text = bad(STREAM, **{typed: "x"})
     assert typed in text
     assert f"Did you mean {meant}?" in text
 
@@ -96,7 +96,7 @@ def test_an_unknown_option_gets_a_suggestion(typed: str, meant: str) -> None:
     ],
 )
 def test_an_unneeded_option_names_its_replacement(typed: str, instead: str) -> None:
-    assert instead in bad(**{typed.lower(): "x"})
+    assert instead in bad(STREAM, **{typed.lower(): "x"})
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError, OffsetsError, RemotingConnectError
+from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
 
@@ -53,7 +54,7 @@ def first(queues: FakeQueues, **given: str) -> StreamOffset:
         ({"startingOffsets": "group", "consumerGroup": "g"}, {q(0): 33, q(1): 0}),
     ],
 )
-def test_the_first_offset_carries_the_resolved_start(options: dict[str, str], starts: dict[object, int]) -> None:
+def test_the_first_offset_carries_the_resolved_start(options: dict[str, str], starts: dict[MessageQueue, int]) -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50))
     queues.groups["g", q(0)] = 33
     assert first(queues, **options) == StreamOffset({q(0): 100, q(1): 50}, starts)

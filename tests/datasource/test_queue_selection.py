@@ -332,11 +332,11 @@ def test_a_removed_queue(end: int, is_lost: bool, caplog: pytest.LogCaptureFixtu
         assert plan.next_end(before, None) is None
     assert codes(caplog) == (["DATA_LOSS.QUEUE_DELETED"] if is_lost else [])
     queues.spans[q(1)] = (0, 30)
-    end = plan.next_end(before, None)
-    assert end == StreamOffset({q(0): 20, q(1): 30})
+    following = plan.next_end(before, None)
+    assert following == StreamOffset({q(0): 20, q(1): 30})
     del queues.spans[q(1)]
     queues.hidden[q(1)] = (0, 30)
-    assert plan.next_end(end, None) is None
+    assert plan.next_end(following, None) is None
 
 
 def test_decreasing_ends_that_stay_ahead_of_the_position(caplog: pytest.LogCaptureFixture) -> None:

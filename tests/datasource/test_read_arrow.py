@@ -111,7 +111,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], pa.Schema]] = {
 def test_the_rows_of_the_data_source(case: str, cluster: LocalCluster) -> None:
     ours, theirs, schema = CASES[case]
     expected = {key: text for key, text in ({"subscribe": "orders"} | theirs).items() if text}
-    reader = read_arrow(**{"topics": "orders"} | ours, name_server=cluster.name_server, threads=3)  # type: ignore[arg-type]
+    reader = read_arrow(**{"topics": "orders"} | ours, name_server=cluster.name_server, threads=3)
     assert isinstance(reader, pa.RecordBatchReader)
     assert reader.schema == schema
     found = reader.read_all()
@@ -128,8 +128,13 @@ def test_the_rows_of_the_data_source(case: str, cluster: LocalCluster) -> None:
 
 
 def test_columns_of_typed_rows(cluster: LocalCluster) -> None:
-    typed = {"body_format": "json", "bad_records": "drop", "schema": TYPED, "name_server": cluster.name_server}
-    reader = read_arrow("orders", columns=["price", "id"], **typed)  # type: ignore[arg-type]
+    typed: dict[str, Any] = {
+        "body_format": "json",
+        "bad_records": "drop",
+        "schema": TYPED,
+        "name_server": cluster.name_server,
+    }
+    reader = read_arrow("orders", columns=["price", "id"], **typed)
     assert reader.schema.names == ["price", "id"]
     assert len(reader.read_all()) == MESSAGES - MESSAGES // 100
 
@@ -304,7 +309,7 @@ def test_without_pyspark(cluster: LocalCluster, tmp_path: Path) -> None:
     """Each way of reading, and each body format."""
     (tmp_path / "order.desc").write_bytes(descriptor())
     typed = {"schema": "id bigint, item string", "bad_records": "deadLetter", "dead_letter_topic": "bad"}
-    formats = [
+    formats: list[dict[str, object]] = [
         {"body_format": "json", **typed},
         {"body_format": "csv", **typed, "schema": "name string, number int"},
         {"body_format": "arrow", **typed},

@@ -6,6 +6,7 @@ An account has the permission of that group alone, so a request under another na
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -52,7 +53,7 @@ def given(cluster: LocalCluster, request: pytest.FixtureRequest) -> dict[str, st
 
 
 def read(given: dict[str, str]) -> set[str]:
-    options = {name: value for name, value in given.items() if name != "subscribe"}
+    options: dict[str, Any] = {name: value for name, value in given.items() if name != "subscribe"}
     return bodies(read_arrow(given["subscribe"], **options))
 
 

@@ -52,7 +52,7 @@ class Place:
     proxy: RemotingProxy
     cluster: LocalCluster
 
-    def options(self, **more: str) -> dict[str, str]:
+    def options(self, **more: str) -> dict[str, Any]:
         return {"nameServer": self.proxy.address, "retryTimeout": "0", **more}
 
 
@@ -172,7 +172,7 @@ def pushed(place: Place) -> None:
             status = ConsumeConcurrentlyStatus if kind == "listener" else ConsumeOrderlyStatus
             return status["CONSUME_SUCCESS" if kind == "listener" else "SUCCESS"]
 
-        group = {"name_server": place.proxy.address, "consume_from_where": FIRST, kind: listen}
+        group: dict[str, Any] = {"name_server": place.proxy.address, "consume_from_where": FIRST, kind: listen}
         with PushConsumer(f"push-{number}", **group) as consumer:
             consumer.subscribe("orders")
             consumer.start()

@@ -234,15 +234,20 @@ def test_a_repeated_task_reads_the_same_rows(use: Callable[[Queues], None], no_w
     assert partition_rows(task, options(retryTimeout="0")) == wanted, "the second attempt of the task"
 
 
-def test_duplicates_are_those_of_a_queue(use: Callable[[Queues], None]) -> None:
-    """The messages of both queues have the same ids and contents. Offset 7 repeats offset 6."""
-    queues = Queues(ListBroker(0, 100), ListBroker(0, 100))
-    for broker in queues.of.values():
-        number = broker.queue.queue_id
-        broker.records = lambda start, end, number=number: b"".join(  # type: ignore[misc]
+class RepeatingBroker(ListBroker):
+    """Offset 7 repeats the message of offset 6."""
+
+    def records(self, start: int, end: int) -> bytes:
+        number = self.queue.queue_id
+        return b"".join(
             record(at, queue_id=number, sys_flag=0, body=b"6" if at in (6, 7) else None, place=6 if at == 7 else at)
             for at in range(start, end)
         )
+
+
+def test_duplicates_are_those_of_a_queue(use: Callable[[Queues], None]) -> None:
+    """The messages of both queues have the same ids and contents."""
+    queues = Queues(RepeatingBroker(0, 100), RepeatingBroker(0, 100))
     use(queues)
     task = tuple(queues.spans(5, 20))
     found = [(row["queueId"], row["queueOffset"]) for row in partition_rows(task, options(dedupeWindow="5"))]
@@ -302,7 +307,7 @@ _BODIES = {
     "plain": (b'{"id":2}', 0),
     "invalid": (b"{", 0),
 }
-_FILTERS = (
+_FILTERS: tuple[dict[str, str], ...] = (
     {},
     {"lookupKeys": "k"},
     {"dedupeWindow": "3"},
@@ -368,6 +373,7 @@ def test_shared_tasks_have_the_rows_of_separate_ones(
     given = options(
         bodyFormat=form, metadataColumns="queueId,queueOffset", arrowBatchRows=batch_rows, **chosen, **policy
     )
+    assert given.body is not None
     reader = Queues(*map(WrittenBroker, queues))
     integers = [MESSAGE_SCHEMA.field(name) for name in ("queueId", "queueOffset")]
     body = (

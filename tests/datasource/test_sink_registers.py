@@ -10,7 +10,7 @@ import pytest
 from spark_rocket.datasource.exactly_once import registers
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.registers import fingerprint_of, former_group, slots_of
-from spark_rocket.errors import BrokerError, ExactlyOnceError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.errors import BrokerError, ExactlyOnceError, RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue, group_problem
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.datasource.exactly_once_brokers import LEDGER, LEDGER_QUEUE, FailAtRequest, FakeBrokers, KilledError, once
@@ -103,7 +103,7 @@ def test_the_group_of_an_earlier_version_is_adopted_and_removed(brokers: FakeBro
 @pytest.mark.parametrize("failure", [KilledError, RemotingTimeoutError("no response")], ids=["killed", "lost"])
 @pytest.mark.parametrize("expires", [False, True])
 def test_an_interruption_at_every_step_of_the_adoption(
-    when: str, failure: type[BaseException] | Exception, expires: bool
+    when: str, failure: type[BaseException] | RocketError, expires: bool
 ) -> None:
     """Nothing is stored twice or forgotten, whether or not the ledger's records exist at the restart."""
     for number in range(MANY):

@@ -246,7 +246,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damage_hides_no_intact_messages_and_is_always_reported(image: Path, directory: Path, seed: int) -> None:
     chance = random.Random(seed)
     shutil.copytree(image, directory)
-    whole = {}  # position and body of each record
+    whole: dict[tuple[str, int, int], bytes] = {}  # position and body of each record
     for file in log_files(directory):
         raw = file.read_bytes()
         whole |= {(file.name, at, size): raw[at + 88 : at + 91] for at, size in records_of(raw)}

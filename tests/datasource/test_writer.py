@@ -7,6 +7,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -247,7 +248,7 @@ def test_invalid_options(given: dict[str, str], text: str) -> None:
 
 
 def test_the_driver_logs_written_messages(caplog: pytest.LogCaptureFixture) -> None:
-    tasks = [
+    tasks: list[WriterCommitMessage | None] = [
         Written({"a": StoredCounts(5, 500, 2), "b": StoredCounts(1, 100, 1)}, retries=1, unconfirmed=1),
         Written({"a": StoredCounts(4, 400, 1)}),
         None,

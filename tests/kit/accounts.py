@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+from typing import Any
+
+KEYS: dict[str, Any] = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
 ACCOUNTS = """\
 accounts:
 - {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}

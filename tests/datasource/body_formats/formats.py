@@ -128,14 +128,14 @@ def descriptor() -> bytes:
     ]
     for number, (name, kind, label, type_name) in enumerate(rows, 1):
         order.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
-    for name, kind, type_name in (
+    for name, kind, value_type in (
         ("MarksEntry", field.TYPE_INT32, None),
         ("PartsEntry", field.TYPE_MESSAGE, ".shop.Line"),
     ):
         entry = order.nested_type.add(name=name)
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=one)
-        entry.field.add(name="value", number=2, type=kind, label=one, type_name=type_name)
+        entry.field.add(name="value", number=2, type=kind, label=one, type_name=value_type)
     line = file.message_type.add(name="Line")
     line.field.add(name="n", number=1, type=field.TYPE_INT32, label=one, proto3_optional=True, oneof_index=0)
     line.oneof_decl.add(name="_n")
@@ -179,7 +179,7 @@ def rows_of(decoded: Decoded, fields: pa.Schema) -> list[dict[str, Any]]:
     for column, item in zip(decoded.columns, fields, strict=True):
         assert column.type.equals(item.type, check_metadata=True)
         column.validate(full=True)
-    return pa.table(decoded.columns, fields.names).to_pylist()  # type: ignore[no-any-return]
+    return pa.table(decoded.columns, fields.names).to_pylist()
 
 
 def check_alone(decoder: Decoder, fields: pa.Schema, values: list[bytes]) -> Decoded:

@@ -29,7 +29,7 @@ def stream(batch: pa.RecordBatch, codec: str | None = None) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as to:
         to.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return sink.getvalue().to_pybytes()
 
 
 def one(array: pa.Array, kind: pa.DataType) -> Any:

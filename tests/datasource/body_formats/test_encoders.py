@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC as ZONE
 from datetime import datetime
 from decimal import Decimal
@@ -137,7 +138,7 @@ TIMES = pa.schema([("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us")), 
 MICROS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([*FAR])
 
 
-def times(moments: list[int | None], days: list[int | None]) -> pa.RecordBatch:
+def times(moments: Sequence[int | None], days: Sequence[int | None]) -> pa.RecordBatch:
     micros = pa.array(moments, pa.int64())
     return pa.RecordBatch.from_arrays(
         [*(micros.cast(kind) for kind in TIMES.types[:2]), pa.array(days, pa.int32()).cast(pa.date32())], schema=TIMES
