@@ -125,6 +125,16 @@ class Consuming:
         )
         return self.do(self.acking.change_invisible_duration(self.context(), request))
 
+    def forward(self, message: Any) -> Any:
+        """Make a message a dead letter."""
+        request = definitions.ForwardMessageToDeadLetterQueueRequest(
+            group={"name": self.group},
+            topic={"name": self.topic},
+            receipt_handle=handle_of(message),
+            message_id=message.system_properties.message_id,
+        )
+        return self.do(self.acking.forward_message_to_dead_letter_queue(self.context(), request))
+
     def change_group(self, **settings: Any) -> None:
         """Set fields of its group's settings."""
 

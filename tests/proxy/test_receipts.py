@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_rocket.errors import RemotingConnectError
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.statuses import StatusError
-from spark_rocket.proxy.methods import renewals
+from spark_rocket.proxy.methods import receipts, renewals
 from spark_rocket.proxy.methods.handles import read_handle
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import refused
@@ -243,6 +247,82 @@ def test_a_message_that_cannot_be_renewed_is_skipped(client: Consuming) -> None:
     assert client.renewals.count == 0
     client.pass_time(61_000)
     assert client.receive() == []
+
+
+@pytest.fixture
+def away(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> list[RequestCode]:
+    """The codes of requests that fail once each, as with an unavailable broker."""
+    codes: list[RequestCode] = []
+    ask = client.cluster.ask
+
+    async def fail_once(broker: str, code: RequestCode, *rest: Any, **named: Any) -> RemotingCommand:
+        if code in codes:
+            codes.remove(code)
+            raise RemotingConnectError("connection refused")
+        return await ask(broker, code, *rest, **named)
+
+    monkeypatch.setattr(client.cluster, "ask", fail_once)
+    return codes
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_renewed_message_is_acked_by_the_second_ack(client: Consuming, away: list[RequestCode], others: int) -> None:
+    """The first handle is that of a receipt which the renewal has ended: its ack would not count."""
+    client.register()
+    client.send(*(b"%d" % number for number in range(1 + others)))
+    messages = client.receive(auto_renew=True)
+    client.live(55_000)
+    away.append(RequestCode.BATCH_ACK_MESSAGE if others else RequestCode.ACK_MESSAGE)
+    assert client.ack(*messages).status.code == Code.INTERNAL_SERVER_ERROR
+    assert client.renewals.count == 1 + others
+    assert client.ack(*messages).status.code == Code.OK
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_a_message_is_renewed_after_a_failed_change(client: Consuming, away: list[RequestCode]) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    client.live(55_000)
+    away.append(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    with pytest.raises(RemotingConnectError):
+        client.change(message, 10)
+    client.live(600_000)
+    assert client.receive() == []
+    client.change(message, 10)
+    client.pass_time(11_001)
+    assert client.bodies() == [b"a"]
+
+
+def test_a_dead_letter_whose_ack_fails_is_stored_once(client: Consuming, away: list[RequestCode]) -> None:
+    client.register()
+    client.send(b"poison")
+    (message,) = client.receive(auto_renew=True)
+    client.live(55_000)
+    away.append(RequestCode.ACK_MESSAGE)
+    with pytest.raises(StatusError):
+        client.forward(message)
+    client.forward(message)
+    assert [one.body for one in client.wire.messages(f"%DLQ%{client.group}")] == [b"poison"]
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_messages_of_a_client_that_leaves_an_unavailable_broker(
+    client: Consuming, away: list[RequestCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "RELEASE_RETRY_S", 0.0)
+    member = client.register()
+    client.send(b"a")
+    client.receive(auto_renew=True)
+    client.live(900_000)
+    client.leave(member)
+    away.append(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    client.pass_time(5_000)
+    assert (client.renewals.count, away) == (0, [])
+    client.pass_time(2_001)
+    assert client.bodies() == [b"a"]
 
 
 def test_an_ordered_message_is_renewed(client: Consuming) -> None:

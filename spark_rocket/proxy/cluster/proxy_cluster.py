@@ -133,6 +133,7 @@ class ProxyCluster:
         self.unavailable = UnavailableBrokers(UNAVAILABLE_SECONDS, monotonic)
         """The names of brokers that did not respond."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.is_closing = False
         self.on_push: dict[int, Pushed] = {}
         self.on_connect: list[Callable[[str], None]] = []
         """Called with the broker's name after a new connection to it."""
@@ -157,6 +158,7 @@ class ProxyCluster:
 
     async def close(self) -> None:
         """Wait for background tasks, then close all connections."""
+        self.is_closing = True
         if self._tasks:
             _, pending = await asyncio.wait(set(self._tasks), timeout=ASK_SECONDS)
             for task in pending:

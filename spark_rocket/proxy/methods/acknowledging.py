@@ -10,7 +10,8 @@ v2.producer.ForwardMessageToDLQActivity.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from spark_rocket.proxy import definitions
@@ -20,7 +21,7 @@ from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.methods.handles import Handle
 from spark_rocket.proxy.methods.receipts import Receipts
-from spark_rocket.proxy.methods.renewals import Renewals
+from spark_rocket.proxy.methods.renewals import Renewals, Taken
 from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 MAX_INVISIBLE_MS = 12 * 3_600_000
@@ -28,6 +29,7 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 _Code = definitions.Code
 _OK_CODE = int(_Code.OK)
 _OK = status(_OK_CODE)
+_ENDED = StatusError(_Code.INTERNAL_SERVER_ERROR, "the request ended without a response")
 
 
 class AckFamily(Family):
@@ -49,18 +51,24 @@ class AckFamily(Family):
         entries = request.entries
         if not entries:
             raise StatusError(_Code.BAD_REQUEST, "the request has no messages to ack")
-        results: list[StatusError | None] = [None] * len(entries)
+        results: list[StatusError | None] = [_ENDED] * len(entries)
+        client_id = context.metadata[CLIENT_ID]
+        taken = [self._renewals.take(client_id, group, entry.receipt_handle) for entry in entries]
         handles: list[Handle] = []
         places: list[int] = []
-        for at, entry in enumerate(entries):
-            try:
-                handles.append(await self._handle(context, group, entry.receipt_handle))
-                places.append(at)
-            except StatusError as error:
-                results[at] = error
-        if handles:
-            for at, result in zip(places, await self._receipts.ack(group, topic, handles), strict=True):
-                results[at] = result
+        try:
+            for at, one in enumerate(taken):
+                try:
+                    handles.append(await self._receipts.read(one.handle))
+                    places.append(at)
+                except StatusError as error:
+                    results[at] = error
+            if handles:
+                for at, result in zip(places, await self._receipts.ack(group, topic, handles), strict=True):
+                    results[at] = result
+        finally:
+            for one, result in zip(taken, results, strict=True):
+                self._settle(one, result)
         response = definitions.AckMessageResponse()
         add = response.entries.add
         codes = set()
@@ -82,19 +90,34 @@ class AckFamily(Family):
         topic, group = topic_of(request.topic), group_of(request.group)
         milliseconds = milliseconds_of(request.invisible_duration)
         check_invisible_time(milliseconds, 0)
-        handle = await self._handle(context, group, request.receipt_handle)
-        changed = await self._receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
+        async with self._taken(context, group, request.receipt_handle) as handle:
+            changed = await self._receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
         return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
 
     async def forward_message_to_dead_letter_queue(self, context: ProxyContext, request: Any) -> Any:
         group, topic = group_of(request.group), topic_of(request.topic)
-        handle = await self._handle(context, group, request.receipt_handle)
-        await self._receipts.give_up(group, topic, handle, request.message_id)
+        async with self._taken(context, group, request.receipt_handle) as handle:
+            await self._receipts.give_up(group, topic, handle, request.message_id)
         return definitions.ForwardMessageToDeadLetterQueueResponse(status=_OK)
 
-    async def _handle(self, context: ProxyContext, group: str, handle: str) -> Handle:
-        """Return the valid handle of a message, which is not renewed any more."""
-        return await self._receipts.read(self._renewals.take(context.metadata[CLIENT_ID], group, handle))
+    @asynccontextmanager
+    async def _taken(self, context: ProxyContext, group: str, handle: str) -> AsyncGenerator[Handle, None]:
+        """The valid handle of a message, which is not renewed any more unless the request fails."""
+        taken = self._renewals.take(context.metadata[CLIENT_ID], group, handle)
+        result: StatusError | None = _ENDED
+        try:
+            yield await self._receipts.read(taken.handle)
+            result = None
+        except StatusError as error:
+            result = error
+            raise
+        finally:
+            self._settle(taken, result)
+
+    def _settle(self, taken: Taken, result: StatusError | None) -> None:
+        """Renew a message again after a failed request, unless its handle is invalid."""
+        if result is not None and result.code != _Code.INVALID_RECEIPT_HANDLE:
+            self._renewals.put_back(taken)
 
 
 def check_invisible_time(milliseconds: int, least: int) -> None:

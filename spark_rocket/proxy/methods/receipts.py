@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 RELEASE_DELAY_MS = 1_000
 """The invisible time of a message whose receiver is gone."""
+RELEASE_RETRY_S = 2.0
+"""The delay of a release after an attempt for which the broker was unavailable."""
 UNSEEN_RELEASE_DELAY_MS = 1
 """The invisible time of a message that was not delivered to a client."""
 _MAX_ENDED = 100_000
@@ -44,7 +46,7 @@ class Receipts:
 
     def __init__(self, cluster: ProxyCluster) -> None:
         self._cluster = cluster
-        self._given_up: dict[tuple[str, str, str], None] = {}
+        self._given_up: dict[tuple[str, str, str], bool] = {}  # dead letters, and whether they are acked
         self._ends: dict[tuple[str, str, int], int] = {}
 
     async def read(self, text: str) -> Handle:
@@ -184,24 +186,27 @@ class Receipts:
         A duplicate request is not an error: clients retry after a lost response.
         """
         done = (group, topic, handle.text)
-        if done in self._given_up:
+        if done not in self._given_up:
+            await self._check_place(group, topic, handle)
+            ext = {
+                "offset": str(handle.physical_offset),
+                "group": group,
+                "delayLevel": "-1",
+                "originMsgId": message_id,
+                "originTopic": handle.topic(topic, group),
+                "maxReconsumeTimes": "0",
+            }
+            await self._cluster.demand(handle.info.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+            self._given_up[done] = False
+            if len(self._given_up) > _MAX_GIVEN_UP:
+                del self._given_up[next(iter(self._given_up))]
+        if self._given_up.get(done):
             return
-        await self._check_place(group, topic, handle)
-        ext = {
-            "offset": str(handle.physical_offset),
-            "group": group,
-            "delayLevel": "-1",
-            "originMsgId": message_id,
-            "originTopic": handle.topic(topic, group),
-            "maxReconsumeTimes": "0",
-        }
-        await self._cluster.demand(handle.info.broker_name, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         problem = await self._ack(group, topic, handle)
         if problem is not None:
             raise problem
-        self._given_up[done] = None
-        if len(self._given_up) > _MAX_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
+        if done in self._given_up:
+            self._given_up[done] = True
 
     async def _check_place(self, group: str, topic: str, handle: Handle) -> None:
         """Verify the handle's log position, because it selects the message that becomes a dead letter.
@@ -235,16 +240,25 @@ class Receipts:
     def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:
         """Make messages visible soon, in the background. A refused request means acked or already visible.
 
+        While a broker is unavailable, its messages are retried until they become visible anyway.
+
         ``unseen``: they were not delivered to a client, so the delivery does not count as an attempt.
         """
         self._cluster.spawn(self._release(group, topic, list(handles), unseen))
 
     async def _release(self, group: str, topic: str, handles: list[str], unseen: bool) -> None:
-        for at, text in enumerate(handles, 1):
-            try:
-                ms = UNSEEN_RELEASE_DELAY_MS if unseen else RELEASE_DELAY_MS
-                await self.change_invisible(group, topic, await self.read(text), ms, suspend=unseen)
-            except (StatusError, RocketError) as error:
-                _log.debug("a message of %s for %s was not released: %s", topic, group, error.message)
-            if at % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+        ms = UNSEEN_RELEASE_DELAY_MS if unseen else RELEASE_DELAY_MS
+        while handles:
+            failed = []
+            for at, text in enumerate(handles, 1):
+                try:
+                    await self.change_invisible(group, topic, await self.read(text), ms, suspend=unseen)
+                except RemotingError:
+                    failed.append(text)
+                except (StatusError, RocketError) as error:
+                    _log.debug("a message of %s for %s was not released: %s", topic, group, error.message)
+                if at % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            handles = [] if self._cluster.is_closing else failed
+            if handles:
+                await asyncio.sleep(RELEASE_RETRY_S)

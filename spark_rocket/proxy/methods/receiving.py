@@ -300,7 +300,7 @@ class ReceiveFamily(Family):
         """Release messages that the client did not receive."""
         if popped:
             take = self._renewals.take
-            handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
+            handles = [take(asked.client_id, asked.group, each.handle).handle for each in popped]
             self._receipts.release(asked.group, asked.topic, handles, unseen=True)
 
 

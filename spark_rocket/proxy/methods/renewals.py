@@ -10,6 +10,7 @@ problem                        effect on the message
 =============================  =======================================================================================
 a renewal is refused           no more renewals: it was acked, or becomes visible at the end of its time
 the client is gone             checked every 5 s and at each renewal: the message becomes visible
+an ack or a change fails       the message is renewed again, because its client repeats the request
 too many renewed messages      ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
 the proxy stops                renewed messages become visible soon; others can be acked for their minute
 proxy or broker is killed      it becomes visible at the end of its time
@@ -25,6 +26,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
@@ -51,7 +53,7 @@ _SLACK = 1_000
 class _Renewed:
     """A renewed message. ``handle``: the client's handle; ``latest``: the valid one."""
 
-    __slots__ = ("dropped", "handle", "kept", "latest", "since", "times", "topic")
+    __slots__ = ("dropped", "due", "handle", "kept", "latest", "since", "times", "topic")
 
     def __init__(self, kept: _ClientMessages, topic: str, handle: str, since: int) -> None:
         self.kept = kept
@@ -60,6 +62,7 @@ class _Renewed:
         self.latest = handle
         self.since = since
         self.times = 0
+        self.due = 0
         self.dropped = False
 
 
@@ -73,6 +76,13 @@ class _ClientMessages:
         self.group = group
         self.messages: dict[str, _Renewed] = {}
         self.seen = seen
+
+
+class Taken(NamedTuple):
+    """A message that is not renewed any more. ``handle``: its valid handle; ``renewed``: None if it never was."""
+
+    handle: str
+    renewed: _Renewed | None
 
 
 class Renewals:
@@ -113,6 +123,13 @@ class Renewals:
 
     def keep(self, client_id: str, group: str, topic: str, handle: str) -> None:
         """Start renewing a message."""
+        now = self._cluster.clock()
+        renewed = self._keep(client_id, group, topic, handle, now)
+        if renewed is not None:
+            self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
+
+    def _keep(self, client_id: str, group: str, topic: str, handle: str, since: int) -> _Renewed | None:
+        """Add a message; None if it is renewed already."""
         key = client_id, group
         kept = self._kept.get(key)
         if kept is None:
@@ -121,20 +138,29 @@ class Renewals:
                 self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
                 self.timer.expect(self._next_check)
         if handle in kept.messages:
-            return
-        now = self._cluster.clock()
-        renewed = kept.messages[handle] = _Renewed(kept, topic, handle, now)
+            return None
+        renewed = kept.messages[handle] = _Renewed(kept, topic, handle, since)
         self.count += 1
-        self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
+        return renewed
 
-    def take(self, client_id: str, group: str, handle: str) -> str:
-        """Stop renewing a message that is acked, changed or dead; return its valid handle."""
+    def take(self, client_id: str, group: str, handle: str) -> Taken:
+        """Stop renewing a message that is acked, changed or dead."""
         kept = self._kept.get((client_id, group))
         renewed = kept.messages.get(handle) if kept is not None else None
         if renewed is None:
-            return handle
+            return Taken(handle, None)
         self._drop(renewed)
-        return renewed.latest
+        return Taken(renewed.latest, renewed)
+
+    def put_back(self, taken: Taken) -> None:
+        """Renew a message again whose request failed: otherwise its client's handle would mean an old receipt."""
+        former = taken.renewed
+        if former is None:
+            return
+        again = self._keep(former.kept.client_id, former.kept.group, former.topic, former.handle, former.since)
+        if again is not None:
+            again.latest, again.times = former.latest, former.times
+            self._plan(again, max(former.due, self._cluster.clock()))
 
     def client_left(self, client_id: str, groups: Iterable[str]) -> None:
         """Handle the end of a client."""
@@ -165,6 +191,7 @@ class Renewals:
             heapq.heapify(self._due)
 
     def _plan(self, renewed: _Renewed, due: int) -> None:
+        renewed.due = due
         heapq.heappush(self._due, (due, next(self._numbers), renewed))
         self.timer.expect(due)
 
