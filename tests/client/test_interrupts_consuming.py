@@ -292,7 +292,7 @@ def test_an_interrupted_iteration_loses_no_message(mq: FakeCluster, closing: Cal
     for at in (*lines(5), *lines(6)):
         each = iter(consumer)
         reached, message = at_line(at, interrupt, lambda: next(each), PARTS)  # noqa: B023
-        found = message if message is not None else next(iter(consumer))
+        found = message if message is not None else next(each)
         assert found.queue_offset == last + 1
         last = found.queue_offset
         if not reached:

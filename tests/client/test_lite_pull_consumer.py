@@ -529,6 +529,20 @@ def test_a_cancelled_async_for_loses_no_messages(topic: str, producer: Producer,
     assert not consumer._pulled.wakers
 
 
+def test_a_cancelled_next_message_does_not_end_the_iteration(topic: str, producer: Producer, make: Make) -> None:
+    consumer = make(topic)
+
+    async def read() -> list[str]:
+        each = aiter(consumer)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(each), 0.05)
+        await asyncio.to_thread(fill, producer, topic, 1)
+        return [(await anext(each)).body.decode() for _ in range(2)]
+
+    assert sorted(asyncio.run(asyncio.wait_for(read(), WAIT))) == ["0:0", "1:0"]
+    assert not consumer._pulled.wakers
+
+
 def test_a_loop_ends_with_the_consumer(topic: str, make: Make) -> None:
     consumer = make(topic, poll_timeout=60)
     ended = threading.Event()

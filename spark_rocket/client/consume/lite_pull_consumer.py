@@ -28,8 +28,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
 from spark_rocket.client.consume.process_queue import ProcessQueue
@@ -51,6 +51,16 @@ logger = logging.getLogger(__name__)
 MAX_PULL_MESSAGES = 32_768
 MAX_PULL_BYTES = 4 << 20  # brokers that support this field return more than 32 messages
 IDLE_SECONDS = 5.0
+
+
+class _AsyncMessages(AsyncIterator[MessageExt]):
+    """Calls a function for each message. A call that is cancelled does not end the iteration, unlike a generator."""
+
+    def __init__(self, next_message: Callable[[], Coroutine[Any, Any, MessageExt]]) -> None:
+        self._next_message = next_message
+
+    def __anext__(self) -> Coroutine[Any, Any, MessageExt]:
+        return self._next_message()
 
 
 class LitePullConsumer(GroupConsumer):
@@ -195,8 +205,14 @@ class LitePullConsumer(GroupConsumer):
         return self._pulled.take_batches(self._before_poll(timeout))
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Iterate over messages until the consumer is closed; requesting the next one marks the last as consumed."""
+        """Iterate over messages until the consumer is closed; requesting the next one marks the last as consumed.
+
+        An error or an interrupt does not end the iterator: the next call continues.
+        """
         self._check_running()
+        return iter(lambda: next(self._each(), None), None)  # an interrupted generator would end
+
+    def _each(self) -> Iterator[MessageExt]:
         while not self._closing:
             self._commit_at_times()
             yield from self._pulled.take_messages(self.poll_timeout, limit=1)
@@ -204,9 +220,10 @@ class LitePullConsumer(GroupConsumer):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Like ``__iter__``, without blocking the event loop; cancellation loses no message."""
         self._check_running()
-        return self._each_async()
+        return _AsyncMessages(self._next_async)
 
-    async def _each_async(self) -> AsyncIterator[MessageExt]:
+    async def _next_async(self) -> MessageExt:
+        await asyncio.sleep(0)  # let other tasks run during a backlog
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -220,13 +237,13 @@ class LitePullConsumer(GroupConsumer):
                 self._commit_at_times()
                 messages = self._pulled.take_messages(0, limit=1)
                 if messages:
-                    yield messages[0]
-                    await asyncio.sleep(0)  # let other tasks run during a backlog
-                elif not self._closing:
+                    return messages[0]
+                if not self._closing:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
         finally:
             self._pulled.wakers.discard(wake)
+        raise StopAsyncIteration
 
     def _before_poll(self, timeout: float | None) -> float:
         self._check_running()
