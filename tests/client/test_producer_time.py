@@ -94,6 +94,19 @@ def test_stored_but_not_replicated_or_flushed(
 
 
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("failure", [ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL])
+def test_a_stored_message_is_a_success_although_the_next_attempt_fails(
+    mq: FakeCluster, produce: Produce, how: str, failure: ResponseCode
+) -> None:
+    answers = iter([says(ResponseCode.FLUSH_DISK_TIMEOUT, ext=STORED), says(failure, "no")])
+    mq.everywhere(SEND, lambda request: next(answers)(request))
+    producer = produce(retry_another_broker_when_not_store_ok=True, retry_times_when_send_failed=1,
+                       retry_times_when_send_async_failed=1)  # fmt: skip
+    assert done(producer, how).status is SendStatus.FLUSH_DISK_TIMEOUT
+    assert len(mq.sends()) == 2
+
+
+@pytest.mark.parametrize("how", HOWS)
 def test_a_busy_broker_is_skipped(mq: FakeCluster, produce: Produce, how: str) -> None:
     """A rejected message goes to another broker; if all are busy, the error reports it and is retriable."""
     busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")

@@ -296,7 +296,7 @@ class Send(Submitted):
     _due_hooks: Callable[[], object] | None = None
     """The call of the hooks after an attempt, until it begins."""
     _stored: SendResult | None = None
-    """A result after which there is no further attempt: the outcome, also if the send is ended while its hooks run."""
+    """The result of the last attempt that stored the message: the outcome, whatever fails or ends the send later."""
     places = 1
     mode = "async"
 
@@ -421,9 +421,7 @@ class Send(Submitted):
         result: SendResult | None = None
         if response is not None:
             try:
-                result = pipeline.answered(out, queue, self._address, spent, response)
-                if result.status is SendStatus.SEND_OK or not pipeline.policy.when_not_stored_safely:
-                    self._stored = result
+                self._stored = result = pipeline.answered(out, queue, self._address, spent, response)
             except RocketError as failure:
                 error = failure
             except Exception as failure:
@@ -434,9 +432,7 @@ class Send(Submitted):
         self._hooked(self._conclude, result, error)
 
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
-        if result is not None and result is self._stored:
-            self._settle(result, None)
-        elif self in self._pipeline.in_flight.sends:
+        if self in self._pipeline.in_flight.sends:
             self._retry_or_end(result, error)
 
     def _retry_or_end(self, result: SendResult | None, error: RocketError | None) -> None:
