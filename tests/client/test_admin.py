@@ -12,7 +12,7 @@ from spark_rocket.client.admin import BrokerSettings
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupWrapper, TopicConfig
 from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
 from spark_rocket.protocol.wire.bodies.stats import (
     Connection,
@@ -113,6 +113,24 @@ def test_an_ordered_topic_is_recorded_at_the_name_server(mq: FakeCluster, admin:
     assert put.ext_fields == {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b0:2;b1:2"}
     mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b1:2"})
     admin.delete_topic("t")
+    assert RequestCode.DELETE_KV_CONFIG in mq.name_server.codes()
+
+
+def test_the_order_of_a_topic_on_other_brokers_stays(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t", queues=2)
+    mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b9:4"})
+    mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(0, body=TopicConfig("t", 2, 2, 6, order=True).to_json()))
+    admin.create_topic("t", queues=2, order=True, broker="b1")
+    admin.create_topic("t", queues=2, order=True, broker=mq.brokers[0].address)  # it has this entry
+    admin.create_topic("t", queues=2, order=True, broker=mq.brokers[1].address)
+    admin.update_topic("t", perm=6, broker="b1")
+    admin.update_topic("t", order=False, broker="b0")
+    admin.delete_topic("t", cluster="c0")
+    values = [put.ext_fields["value"] for put in mq.name_server.of(RequestCode.PUT_KV_CONFIG)]
+    assert values == [*["b0:2;b1:2;b9:4"] * 3, "b9:4", "b9:4"]
+    assert RequestCode.DELETE_KV_CONFIG not in mq.name_server.codes()
+    mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2"})
+    admin.delete_topic("t", cluster="c0")
     assert RequestCode.DELETE_KV_CONFIG in mq.name_server.codes()
 
 

@@ -9,7 +9,7 @@ Corresponds to DefaultMQAdminExt's methods of topics, and to mqadmin's updateTop
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_rocket.client.admin.base import (
@@ -197,8 +197,7 @@ class TopicAdmin(AdminBase):
         for address in masters.values():
             self._put_topic(address, config, attributes, f"the creation of topic {topic}")
         if order:
-            text = ";".join(f"{name}:{write_queues}" for name in sorted(masters))
-            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
+            self._put_order(topic, dict.fromkeys(masters, write_queues))
         self.instance().routes.forget(topic)
         self._wait_for_route(topic, dict.fromkeys(masters, (queues, write_queues)))
         return list(masters)
@@ -237,9 +236,10 @@ class TopicAdmin(AdminBase):
                 remedy=f"Check its name, or create it (rocket topic create {topic}, Admin.create_topic).",
                 response_code=ResponseCode.TOPIC_NOT_EXIST,
             )
-        if any(config.order for config in changed.values()) and not any(":" in name for name in changed):
-            text = ";".join(f"{name}:{config.write_queue_nums}" for name, config in sorted(changed.items()))
-            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
+        if order is not None or any(config.order for config in changed.values()):
+            self._put_order(
+                topic, {name: config.write_queue_nums if config.order else None for name, config in changed.items()}
+            )
         self.instance().routes.forget(topic)
         self._wait_for_route(
             topic, {name: (config.read_queue_nums, config.write_queue_nums) for name, config in changed.items()}
@@ -264,13 +264,37 @@ class TopicAdmin(AdminBase):
         """Delete a topic and its messages on all brokers (of the cluster), and its route on all name servers."""
         what = f"the deletion of topic {topic}"
         header = DeleteTopicRequestHeader(topic=topic)
-        for address in self._masters(None, cluster).values():
+        masters = self._masters(None, cluster)
+        for address in masters.values():
             self._ask(address, Query(RequestCode.DELETE_TOPIC_IN_BROKER, what, done, header))
         at_name_servers = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
         self._ask_name_servers(Query(RequestCode.DELETE_TOPIC_IN_NAMESRV, what, done, at_name_servers))
-        if self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic)) is not None:
-            self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
+        self._put_order(topic, dict.fromkeys(masters), others=cluster is not None)
         self.instance().routes.forget(topic)
+
+    def _put_order(self, topic: str, queues: Mapping[str, int | None], *, others: bool = True) -> None:
+        """Record the numbers of queues of an ordered topic in ORDER_TOPIC_CONFIG, by name or address of the broker.
+
+        None removes the broker. ``others``: whether the entries of other brokers stay.
+        """
+        before = self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic))
+        entries = dict(part.rpartition(":")[::2] for part in (before or "").split(";") if others and ":" in part)
+        names = {
+            address: name
+            for name, broker in self._known_brokers().broker_addr_table.items()
+            for address in broker.broker_addrs.values()
+        }
+        for key, count in queues.items():
+            broker = names.get(key, key)
+            if count is None:
+                entries.pop(broker, None)
+            elif ":" not in broker:  # else an address that the name server does not know
+                entries[broker] = str(count)
+        text = ";".join(f"{broker}:{count}" for broker, count in sorted(entries.items()))
+        if text and text != before:
+            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
+        elif not text and before is not None:
+            self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:
         """Wait for the registration, which brokers send only after their response. ``queues`` by broker name."""
