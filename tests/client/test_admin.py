@@ -206,6 +206,9 @@ def test_groups_and_consumers(mq: FakeCluster, admin: Admin) -> None:
     assert admin.consumers("g1", "t") == ["10.0.0.1@1"]
     with pytest.raises(BrokerError, match="online consumers"):
         admin.reset_offsets("g1", "t", -1)
+    mq.brokers[0].responses[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(1, "internal error")
+    with pytest.raises(BrokerError, match="internal error"):  # it may have online consumers
+        admin.reset_offsets("g1", "t", -1)
 
 
 @pytest.mark.parametrize(

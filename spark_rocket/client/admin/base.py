@@ -43,9 +43,7 @@ PAGE = 2_000
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 SUCCESS_OR_NO_TOPIC = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
-SUCCESS_OR_OFFLINE = frozenset(
-    {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE), int(ResponseCode.SYSTEM_ERROR)}
-)
+SUCCESS_OR_OFFLINE = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE)})
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -49,6 +49,7 @@ from spark_rocket.remoting.address import format_address
 
 _RELAY_SECONDS = 15.0  # a broker waits 10 s for the response of a consumer
 _MAX_DELAY_MS = 10 * 365 * 86_400_000  # larger values mean unknown in Apache's responses
+_SUCCESS_OR_NO_PRODUCERS = SUCCESS_OR_OFFLINE | {int(ResponseCode.SYSTEM_ERROR)}  # Apache's brokers respond with 1
 _ALLOWED_CODES = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
 )
@@ -302,7 +303,7 @@ def _producer_query(group: str) -> Query[ProducerConnection | None]:
     value = if_found(decoded(ProducerConnection))
     header = GetProducerConnectionListRequestHeader(producer_group=group)
     code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
-    return Query(code, what, value, header, allowed=SUCCESS_OR_OFFLINE)
+    return Query(code, what, value, header, allowed=_SUCCESS_OR_NO_PRODUCERS)
 
 
 def _stats_query(group: str, topic: str | None) -> Query[ConsumeStats | None]:
