@@ -25,7 +25,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
@@ -234,6 +235,20 @@ def log_start(
 
 
 # --- rate limit -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def errors_logged(logger: logging.Logger, text: str, *arguments: object) -> Iterator[None]:
+    """Log errors of an application's function, including SystemExit: the thread serves others too.
+
+    Interrupts, which come to the main thread only, are raised.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            raise
+        logger.exception(text, *arguments)
 
 
 class RateLimited:

@@ -398,10 +398,11 @@ def test_a_listener_may_change_its_list(rig: Callable[..., Rig], end: Callable[[
     assert (seen, queue.size) == ([3], 0)
 
 
-def test_a_failing_filter_hook_filters_nothing() -> None:
+@pytest.mark.parametrize("error", [ValueError("a hook's own"), SystemExit(1)])
+def test_a_failing_filter_hook_filters_nothing(error: BaseException) -> None:
     def fail(_: object, messages: list[MessageExt]) -> list[MessageExt]:
         messages.clear()
-        raise ValueError("a hook's own")
+        raise error
 
     hooks = ConsumeHooks("g")
     hooks.filter.append(fail)

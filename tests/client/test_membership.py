@@ -30,6 +30,7 @@ class Consumer:
         self.group = group
         self.topic = topic
         self.fails = fails
+        self.error: BaseException = KeyError("a mistake of ours")
         self.rebalanced = threading.Semaphore(0)
         self.persisted = threading.Semaphore(0)
 
@@ -44,7 +45,7 @@ class Consumer:
     def persist_offsets(self) -> None:
         self.persisted.release()
         if self.fails:
-            raise KeyError("a mistake of ours")
+            raise self.error
 
 
 class Producer:
@@ -124,8 +125,10 @@ def test_named_instances_share_nothing(mq: FakeCluster) -> None:
         release(second)
 
 
-def test_a_failing_consumer_does_not_stop_periodic_persistence(instance: ClientInstance) -> None:
+@pytest.mark.parametrize("error", [KeyError("a mistake of ours"), SystemExit(1)])
+def test_a_failing_consumer_does_not_stop_periodic_persistence(instance: ClientInstance, error: BaseException) -> None:
     bad, good = Consumer("bad", fails=True), Consumer("good")
+    bad.error = error
     instance.members.join_consumer(bad)
     instance.members.join_consumer(good)
     for _ in range(3):

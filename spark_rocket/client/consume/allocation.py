@@ -32,6 +32,7 @@ from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.common.arguments import checked_class
+from spark_rocket.common.logs import errors_logged
 from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
@@ -326,7 +327,5 @@ class QueueShare:
         if mine == self._notified.get(topic, []):
             return
         self._notified[topic] = mine
-        try:
+        with errors_logged(logger, "message queue listener failed: topic %s", topic):
             listener(topic, list(self._instance().routes.route(topic).readable), mine)
-        except Exception:
-            logger.exception("message queue listener failed: topic %s", topic)

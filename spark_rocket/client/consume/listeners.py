@@ -142,6 +142,6 @@ class ConsumeHooks:
         for hook in self.filter:
             try:
                 messages = list(hook(queue, messages[:]))  # a copy: the hook may modify its list and then fail
-            except Exception:
+            except BaseException:  # including SystemExit: the thread belongs to the consumer
                 logger.exception("filter hook failed: %r of group %s", hook, self._group)
         return messages

@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import Routes
+from spark_rocket.common.logs import errors_logged
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.wire.bodies.client import (
@@ -289,12 +290,11 @@ class Membership:
         with self._lock:
             consumers = list(self.consumers.values())
         for consumer in consumers:
-            try:
-                action(consumer)
-            except RocketError as error:
-                logger.warning("%s of consumer group %s: %s", what, consumer.group, error)
-            except Exception:
-                logger.exception("%s of consumer group %s failed", what, consumer.group)
+            with errors_logged(logger, "%s of consumer group %s failed", what, consumer.group):
+                try:
+                    action(consumer)
+                except RocketError as error:
+                    logger.warning("%s of consumer group %s: %s", what, consumer.group, error)
 
     def _switch(self) -> None:
         """Start or stop the periodic tasks after a change of members, with the lock held."""
