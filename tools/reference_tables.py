@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_rocket.broker.metrics.table import METRICS as BROKER_METRICS
 from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.datasource.conditions import CONDITIONS, FORMER_NAMES
-from spark_rocket.datasource.options.listing import scope_names
+from spark_rocket.datasource.options.listing import in_chinese, scope_names
 from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.datasource.options.table import SECTIONS as OPTION_SECTIONS
 from spark_rocket.errors import (
@@ -76,48 +76,15 @@ def options(section: str, language: int) -> str:
         (
             (
                 f"`{option.name}`",
-                _in_chinese(option.type) if language else option.type,
+                in_chinese(option.type) if language else option.type,
                 f"`{option.default}`" if option.default else "—",
-                _in_chinese(", ".join(scopes)) if language else ", ".join(scopes),
+                in_chinese(", ".join(scopes)) if language else ", ".join(scopes),
                 option.chinese if language else option.meaning,
             )
             for option in OPTION_SECTIONS[section]
             for scopes in [scope_names(option.scopes)]
         ),
     )
-
-
-def _in_chinese(text: str) -> str:
-    """Translate scopes, or the words of a type; code and limits stay."""
-    parts = (re.split(r" (?=[≥\d])", part, maxsplit=1) for part in text.split(", "))
-    return "、".join(" ".join([_CHINESE.get(word, word), *limits]) for word, *limits in parts)
-
-
-_CHINESE = {
-    "read batch": "批量读取",
-    "read stream": "流式读取",
-    "write batch": "批量写入",
-    "read": "读取",
-    "write": "写入",
-    "view": "视图",
-    "duration": "时长",
-    "size": "大小",
-    "integer": "整数",
-    "boolean": "布尔值",
-    "string": "字符串",
-    "JSON or path": "JSON 或路径",
-    "path": "路径",
-    "list": "列表",
-    "addresses": "地址",
-    "address map": "地址映射",
-    "tag expression": "Tag 表达式",
-    "SQL92 expression": "SQL92 表达式",
-    "regular expression": "正则表达式",
-    "time zone": "时区",
-    "time": "时间",
-    "character": "字符",
-    "name": "名称",
-}
 
 
 def dependencies(argument: str, language: int) -> str:

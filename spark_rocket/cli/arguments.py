@@ -26,9 +26,21 @@ _DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}", re.A)
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
 yes_option = click.option("--yes", is_flag=True, help="do not ask for confirmation")
 all_option = click.option("-a", "--all", "is_all", is_flag=True, help="include RocketMQ's system topics and groups")
-
-
 dry_run_option = click.option("--dry-run", is_flag=True, help="show what would be done without doing it")
+
+_LANGUAGES = ("en", "zh")
+
+
+def _language() -> str:
+    """Return the first language of the environment that the texts have. The variables and their order are gettext's."""
+    names = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+    tags = next(filter(None, map(os.environ.get, names)), "").split(":")
+    return next((tag[:2] for tag in tags if tag[:2] in _LANGUAGES), "en")
+
+
+language_option = click.option(
+    "--language", type=click.Choice(_LANGUAGES), default=_language, help="default: that of the shell (LANG)"
+)
 
 
 def bundle(

@@ -8,7 +8,6 @@ the translation ``x.zh.md`` of a page ``x.md``, where there is one.
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,13 +16,13 @@ import click
 
 import spark_rocket
 from spark_rocket.cli import show
+from spark_rocket.cli.arguments import language_option
 from spark_rocket.cli.other_tools import counterpart
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ConfigError
 
 _FOLDERS = ("guides", "recipes", "reference", "internals", "")
-_LANGUAGES = ("en", "zh")
 _COLUMNS = (Column("page"), Column("title"))
 
 
@@ -33,13 +32,13 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command()
 @click.argument("topic", required=False, shell_complete=_complete)
-@click.option("--language", type=click.Choice(_LANGUAGES), help="default: that of the shell (LANG)")
+@language_option
 @click.pass_context
-def help(context: click.Context, topic: str | None, language: str | None) -> None:
+def help(context: click.Context, topic: str | None, language: str) -> None:
     """Show a page of the documentation, or the help of a verb. Without TOPIC: list the pages."""
     if topic is not None and topic.endswith(".zh"):
         topic, language = topic.removesuffix(".zh"), "zh"
-    found = pages(language or _language())
+    found = pages(language)
     if topic is None:
         show.table([{"page": page, "title": _title(path)} for page, path in found.items()], _COLUMNS)
     elif topic in found:
@@ -48,13 +47,6 @@ def help(context: click.Context, topic: str | None, language: str | None) -> Non
         click.echo_via_pager(verb)
     else:
         raise ConfigError(f"Unknown help topic {topic!r}.", remedy=_remedy(context, topic, found))
-
-
-def _language() -> str:
-    """Return the first language of the environment that the pages have. The variables and their order are gettext's."""
-    names = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
-    tags = next(filter(None, map(os.environ.get, names)), "").split(":")
-    return next((tag[:2] for tag in tags if tag[:2] in _LANGUAGES), "en")
 
 
 def pages(language: str = "en") -> dict[str, Path]:

@@ -5,19 +5,39 @@ Thread-safety: one thread.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from spark_rocket.common.attributes import camel_case
 from spark_rocket.common.units import size_text
 
+#: What stays on one line: a word or a Chinese character, with its punctuation; or blanks.
+_PIECE = re.compile(r"（?(?:[^\s\u2e80-\uffff]+|[\u2e80-\uffff])[，。；：、）]*|\s+")
 _MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 
 
 def percent_text(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
+
+
+def wrapped(text: str, width: int, indent: str) -> str:
+    """Break a text into lines of at most ``width`` columns, all but the first with ``indent``."""
+    lines, free = [""], width
+    for piece in _PIECE.findall(text):
+        columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in piece)
+        if columns > free:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(indent)
+            free = width - len(indent)
+            if piece.isspace():
+                continue
+        lines[-1] += piece
+        free -= columns
+    return "\n".join(lines)
 
 
 def camel(values: dict[str, Any]) -> dict[str, Any]:

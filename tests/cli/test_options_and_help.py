@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import spark_rocket
 from spark_rocket.cli import main
 from spark_rocket.cli.help import pages
+from spark_rocket.cli.text import wrapped
 from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS
 from tests.cli.conftest import Run
@@ -39,12 +42,35 @@ def test_a_pattern_matches_names_and_aliases() -> None:
     assert spark_rocket.options("unknown") == []
 
 
-def test_links_are_pages_of_rocket_help() -> None:
-    (tls,) = spark_rocket.options("kafka.security.protocol")
-    assert "See TLS (rocket help connect)." in tls.meaning
-    for option in spark_rocket.options():
-        for rest in option.meaning.split("(rocket help ")[1:]:
-            assert rest.split(")")[0] in pages(), option
+@pytest.mark.parametrize(
+    ("language", "link"), [("en", "See TLS (rocket help connect)."), ("zh", "参见 TLS（rocket help connect）。")]
+)
+def test_links_are_pages_of_rocket_help(language: str, link: str) -> None:
+    (tls,) = spark_rocket.options("kafka.security.protocol", language)
+    assert link in tls.meaning
+    for option in spark_rocket.options("", language):
+        for page in re.findall(r"rocket help ([\w-]*)", option.meaning):
+            assert page in pages(), option
+
+
+def test_options_in_chinese(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for option, english in zip(spark_rocket.options("", "zh"), spark_rocket.options(), strict=True):
+        assert re.search(r"[\u4e00-\u9fff]", option.meaning), option
+        assert "](" not in option.meaning
+        assert "`" not in option.meaning
+        assert replace(option, meaning="") == replace(english, meaning="")
+    line = "maxTriggerDelay（流式读取；时长 1ms–30d，默认 15m）：minOffsetsPerTrigger 造成的最长推迟。\n"
+    assert run("options", "maxTriggerDelay", "--language", "zh").out == line
+    monkeypatch.setenv("LANGUAGE", "zh_CN")
+    assert run("options", "maxTriggerDelay").out == line
+    assert "其他名称：kafka.bootstrap.servers、" in run("options", "bootstrap").out
+    assert "maximum delay" in run("options", "maxTriggerDelay", "--language", "en").out
+
+
+def test_a_line_break_in_chinese() -> None:
+    """A character is two columns wide; no line begins with a comma or ends with an opening parenthesis."""
+    assert wrapped("消息，消息（a b）", 5, " ") == "消\n 息，\n 消息\n （a\n b）"
+    assert wrapped("one two three", 7, "  ") == "one two\n  three"
 
 
 def test_the_verb_lists_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,24 +43,50 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "escape": "csvEscape",
     "mode": "badRecords",
 }
-_STORED = "There is no such option: a row counts as written when its broker has stored it."
-NOT_NEEDED: Mapping[str, str] = {
-    "header": "Each body is one row without a header line; csv uses the schema.",
-    "includeHeaders": "Message headers are in the column properties, which needs no option.",
+_STORED = (
+    "There is no such option: a row counts as written when its broker has stored it.",
+    "没有这个选项：Broker 存储了一行之后，这一行才算写入。",
+)
+NOT_NEEDED: Mapping[str, tuple[str, str]] = {
+    "header": (
+        "Each body is one row without a header line; csv uses the schema.",
+        "每个消息体是一行，没有标题行；csv 使用 Schema。",
+    ),
+    "includeHeaders": (
+        "Message headers are in the column properties, which needs no option.",
+        "消息的属性在列 properties 中，不需要选项。",
+    ),
     "acks": _STORED,
     "kafka.acks": _STORED,
-    "kafka.linger.ms": "A task sends the rows of each Spark batch at once, without a delay.",
-    "kafka.isolation.level": "Messages of open or rolled back transactions are never read.",
-    "filterPushdown": "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or "
-    "table. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
-    "select": 'Spark does not pass the columns of select() to Python sources. Use .schema("body binary") before load. '
-    "It reads only these columns, and is two to three times as fast.",
-    "kafka.enable.auto.commit": "With consumerGroup, a stream commits the offsets of its finished batches.",
+    "kafka.linger.ms": (
+        "A task sends the rows of each Spark batch at once, without a delay.",
+        "任务立即发送 Spark 的每一批行，没有延迟。",
+    ),
+    "kafka.isolation.level": (
+        "Messages of open or rolled back transactions are never read.",
+        "从不读取未提交或已回滚的事务的消息。",
+    ),
+    "filterPushdown": (
+        "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or table. To "
+        "read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
+        "Spark 4.1 到 4.3 会把一个查询的过滤条件用于同一个 DataFrame、视图或表的其他查询。要少读数据，使用 "
+        "lookupKeys、lookupMsgIds、tags、assign，或者起点和终点的选项。",
+    ),
+    "select": (
+        'Spark does not pass the columns of select() to Python sources. Use .schema("body binary") before load. It '
+        "reads only these columns, and is two to three times as fast.",
+        'Spark 不把 select() 的列告知 Python 数据源。在 load 之前使用 .schema("body binary")：只读这些列，快两到三倍。',
+    ),
+    "kafka.enable.auto.commit": (
+        "With consumerGroup, a stream commits the offsets of its finished batches.",
+        "设置 consumerGroup 之后，流提交已完成的微批的位点。",
+    ),
 }
+"""Options of these connectors that are not needed here, with the reason in English and in Chinese."""
 
 # Spark passes option names in lower case.
 _BY_FOREIGN_NAME = {name.lower(): option for name, option in FOREIGN_NAMES.items()}
-_NOT_NEEDED = {name.lower(): reason for name, reason in NOT_NEEDED.items()}
+_NOT_NEEDED = {name.lower(): english for name, (english, _) in NOT_NEEDED.items()}
 
 COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
     name.lower(): (name, example)
