@@ -135,7 +135,9 @@ def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch:
     assert job_parser("x").parse_args(["--nameserver", "h:1"]).nameserver == "h:1"
 
 
-@pytest.mark.parametrize("job", ["flights_publish", "flights_delays", "flights_report", "demo"])
+@pytest.mark.parametrize(
+    "job", ["flights_publish", "flights_delays", "flights_report", "changes_publish", "changes", "demo"]
+)
 def test_every_job_has_help(job: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", f"jobs.{job}", "--help"],
