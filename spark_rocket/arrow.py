@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from spark_rocket.common.arguments import checked
 from spark_rocket.datasource import read_tasks
-from spark_rocket.datasource.column_types import usual
+from spark_rocket.datasource.column_types import plain_type
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.ddl import parse_ddl
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
@@ -178,7 +178,7 @@ def _schema_of(body: BodySettings | None, schema: Schema | None, columns: Sequen
     if isinstance(schema, str):
         return parse_ddl(schema)
     if schema is not None:
-        return pa.schema([item.with_type(usual(item.type)) for item in pa.schema(schema)])
+        return pa.schema([item.with_type(plain_type(item.type)) for item in pa.schema(schema)])
     if body is not None:
         from spark_rocket.datasource.read.typed_rows import schema_of
 

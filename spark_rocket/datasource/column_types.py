@@ -97,7 +97,7 @@ def same_types(given: pa.DataType, known: pa.DataType) -> bool:
     return bool(given == known)
 
 
-def usual(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the representation that columns have, of a type in another one (large types, views, dictionaries)."""
     types = pa.types
     if types.is_large_string(kind) or types.is_string_view(kind):
@@ -105,13 +105,13 @@ def usual(kind: pa.DataType) -> pa.DataType:
     if types.is_large_binary(kind) or types.is_binary_view(kind):
         return pa.binary()
     if types.is_dictionary(kind):
-        return usual(kind.value_type)
+        return plain_type(kind.value_type)
     if types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None:
         return TIMESTAMP
     if types.is_list(kind) or types.is_large_list(kind):
-        return list_of(usual(kind.value_type), nullable=kind.value_field.nullable)
+        return list_of(plain_type(kind.value_type), nullable=kind.value_field.nullable)
     if types.is_map(kind):
-        return pa.map_(usual(kind.key_type), kind.item_field.with_type(usual(kind.item_type)))
+        return pa.map_(plain_type(kind.key_type), kind.item_field.with_type(plain_type(kind.item_type)))
     if types.is_struct(kind):
-        return pa.struct([item.with_type(usual(item.type)) for item in kind])
+        return pa.struct([item.with_type(plain_type(item.type)) for item in kind])
     return kind

@@ -163,7 +163,7 @@ def read_settings(path: Path, what: str) -> str:
         raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
 
 
-def fixed(name: str) -> ConfigError:
+def fixed_setting_error(name: str) -> ConfigError:
     """Of a setting that code 25 cannot change."""
     return ConfigError(
         f"'{name}' cannot be changed while the broker runs.", remedy="Set it in broker.conf and restart the broker."

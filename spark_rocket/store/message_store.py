@@ -29,7 +29,7 @@ from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.parts import StoreParts
-from spark_rocket.store.paths import refuse_foreign, refuse_left_behind, remember
+from spark_rocket.store.paths import record_paths, refuse_foreign, refuse_left_behind
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
@@ -145,7 +145,7 @@ class MessageStore:
         for directory in used:
             make_directory(directory)
         self._lock.acquire_directories(used)
-        remember(paths)
+        record_paths(paths)
 
     def _open(self) -> None:
         refuse_foreign(self.config.paths)

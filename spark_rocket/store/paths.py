@@ -33,8 +33,8 @@ rejected by name (:func:`refuse_foreign`), because otherwise messages would be s
 ``dledger-…``             the commit log of a DLedger group, beside an empty ``commitlog``
 ========================  ==========================================================================================
 
-Pure values. :func:`find_paths`, :func:`refuse_foreign`, :func:`refuse_left_behind` and :func:`remember` access the disk
-and are for one thread.
+Pure values. :func:`find_paths`, :func:`refuse_foreign`, :func:`refuse_left_behind` and :func:`record_paths` access the
+disk and are for one thread.
 Corresponds to StorePathConfigHelper and MessageStoreConfig.getStorePathCommitLog.
 """
 
@@ -140,7 +140,7 @@ def refuse_left_behind(paths: StorePaths) -> None:
                 )
 
 
-def remember(paths: StorePaths) -> None:
+def record_paths(paths: StorePaths) -> None:
     """Record the paths on disk, if they are not the defaults. OSError."""
     file = _file(paths.root)
     if not paths.elsewhere:

@@ -29,7 +29,7 @@ from spark_rocket.remoting.client.promise import Promise, resolve_each
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import loop_thread
-from spark_rocket.remoting.in_flight import no_response
+from spark_rocket.remoting.future_requests import no_response
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.socket_options import set_caller_options
 from tests.kit.waiting import until

@@ -40,7 +40,14 @@ from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.auth_settings import check_access
 from spark_rocket.protocol.durability import BrokerRole, Durability, durability
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
-from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
+from spark_rocket.protocol.setting import (
+    Setting,
+    SettingsUpdate,
+    fixed_setting_error,
+    read_settings,
+    settings_of,
+    text_of,
+)
 from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
@@ -148,7 +155,7 @@ class BrokerConfig(DeclaredSettings):
         for name, text, _ in parse_properties(properties_text, "update"):
             spec = _SPECS.get(name)
             if name.startswith("tls."):
-                raise fixed(name)
+                raise fixed_setting_error(name)
             if has_variable(text):
                 raise ConfigError(
                     f"{name} has a variable, ${{…}}: variables are expanded only when the broker starts.",
@@ -162,7 +169,7 @@ class BrokerConfig(DeclaredSettings):
             if spec.dynamic:
                 update.values[spec] = value
             elif value != self.value_of(spec):
-                raise fixed(name)
+                raise fixed_setting_error(name)
         update.known_others = {name: text for name, text in update.others.items() if name in KNOWN_UNUSED}
         check_unknown(self.others, update.others)
         return update

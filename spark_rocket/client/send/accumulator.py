@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
-from spark_rocket.client.send.pipeline import Pipeline, Send, closed
+from spark_rocket.client.send.pipeline import Pipeline, Send, closed_error
 from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import Promise
@@ -200,7 +200,7 @@ class Accumulator:
 
     def _collect(self, held: HeldMessage) -> None:
         if self._pipeline.closed:
-            held.fail(closed())
+            held.fail(closed_error())
             return
         assert held.message is not None
         key = held.message.topic, held.queue, held.wait_property

@@ -215,7 +215,7 @@ class Pipeline:
         def end_all() -> None:
             self.in_flight.take()
             for send in list(self.in_flight.sends):
-                send.close(closed())
+                send.close(closed_error())
             ended.resolve(None)
 
         if is_loop_thread() or not loop_thread().is_alive():
@@ -345,7 +345,7 @@ class Send(Submitted):
             while callable(next_ := calls.get(True, max(0.0, self._until - time.monotonic()) + LOOP_MARGIN_S)):
                 next_()
         except BaseException as cause:
-            error = self._late(None) if isinstance(cause, Empty) else interrupted(self._out.topic, cause)
+            error = self._late(None) if isinstance(cause, Empty) else interrupted_error(self._out.topic, cause)
             self._pipeline.post(partial(self._left, error))
             if isinstance(cause, Empty):  # the loop, which reports the deadline, has ended with the interpreter
                 raise error from None
@@ -368,7 +368,7 @@ class Send(Submitted):
         in_flight.taken += self.places
         in_flight.add(self)
         if self._pipeline.closed:
-            self.close(closed())
+            self.close(closed_error())
         else:
             first()
 
@@ -449,7 +449,7 @@ class Send(Submitted):
         if not again:
             self.end(result, error)
         elif self._pipeline.closed:
-            self.end(None, closed())
+            self.end(None, closed_error())
         else:
             assert self._queue is not None
             self._retries -= 1
@@ -494,7 +494,7 @@ class Send(Submitted):
             self._pipeline.post(then)
 
     def _late(self, error: RocketError | None) -> RemotingTimeoutError:
-        return late(self._out.topic, self._time, error)
+        return late_error(self._out.topic, self._time, error)
 
     def end(self, result: SendResult | None, error: Exception | None) -> None:
         """End the send, after its hooks."""
@@ -534,7 +534,7 @@ def may_be_stale(error: RocketError) -> bool:
     return isinstance(error, RemotingError | QueueNotFoundError)
 
 
-def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
+def late_error(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
     """Return the error for an exceeded deadline; ``error`` is that of the last attempt."""
     why = "" if error is None else f" {error.message}"
     return RemotingTimeoutError(
@@ -543,11 +543,11 @@ def late(topic: str, timeout: float, error: RocketError | None) -> RemotingTimeo
     )
 
 
-def interrupted(topic: str, cause: BaseException) -> RemotingError:
+def interrupted_error(topic: str, cause: BaseException) -> RemotingError:
     return RemotingError(
         f"The send to {topic} was interrupted: {type(cause).__name__}.", remedy="The message may have been stored."
     )
 
 
-def closed() -> StateError:
+def closed_error() -> StateError:
     return StateError("The producer was closed before the send completed.", remedy="The message may have been stored.")

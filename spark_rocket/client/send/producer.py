@@ -39,7 +39,7 @@ from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.send.outgoing import Outgoing, Packer, split_batch
-from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, late
+from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, late_error
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import (
     FaultStrategy,
@@ -376,7 +376,7 @@ class Producer(Client):
         try:
             return self._send_async(message, timeout, where).result(timeout + TIMER_GRACE_S)
         except TimeoutError:
-            raise late(message.topic, timeout, None) from None
+            raise late_error(message.topic, timeout, None) from None
 
     def _send_async(
         self, message: Message | Sequence[Message], timeout: float, where: QueueChoice

@@ -14,7 +14,7 @@ from spark_rocket.client.admin import DeadLetterTopic, TopicKind, origin_of
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
 from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, place
-from spark_rocket.console.api.messages import only
+from spark_rocket.console.api.messages import message_at
 from spark_rocket.console.dead_topics import DeadTopics
 from spark_rocket.console.resent import Place, place_of
 from spark_rocket.console.responses import Refused, describe
@@ -124,7 +124,7 @@ class DeadApi:
 
 def _message(found: PullResult, queue: MessageQueue, offset: int) -> MessageExt:
     messages = messages_of(found, queue, offset, _ALL) if found.status is PullStatus.FOUND else []
-    return only(messages, queue, offset)
+    return message_at(messages, queue, offset)
 
 
 def _groups(sampler: Sampler) -> list[dict[str, Any]]:

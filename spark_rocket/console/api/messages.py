@@ -113,7 +113,7 @@ class MessageApi:
 
     def _message(self, request: ApiRequest) -> MessageExt:
         queue, offset = request.queue()
-        return only(self._context.admin.messages_at(queue, offset, 1), queue, offset)
+        return message_at(self._context.admin.messages_at(queue, offset, 1), queue, offset)
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class MessageApi:
         return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
 
 
-def only(messages: Iterable[MessageExt], queue: MessageQueue, offset: int) -> MessageExt:
+def message_at(messages: Iterable[MessageExt], queue: MessageQueue, offset: int) -> MessageExt:
     """Return the message at an offset. ``messages``: those pulled there; other ones if it is deleted."""
     for message in messages:
         if message.queue_offset == offset:

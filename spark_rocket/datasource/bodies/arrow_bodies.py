@@ -44,7 +44,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, BodyError, ColumnError, Decoded, raw, reason
+from spark_rocket.datasource.bodies.decoding import BAD, I64, BodyError, ColumnError, Decoded, bytes_and_edges, reason
 
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
@@ -111,7 +111,7 @@ class ArrowDecoder:
             if names.count(item.name) > 1:
                 raise BodyError(f"duplicate column {item.name}")
             if item.name not in names:
-                arrays.append(nothing(batch.num_rows, item.type, left))
+                arrays.append(array_of_nulls(batch.num_rows, item.type, left))
                 continue
             arrays.append(_conform_member(batch.column(item.name), item, left))
         return pa.RecordBatch.from_arrays(arrays, schema=self._fields)
@@ -239,7 +239,7 @@ def check_type(kind: pa.DataType) -> None:
             check_type(kind.field(index).type)
 
 
-def nothing(count: int, kind: pa.DataType, left: SizeLimit) -> pa.Array:
+def array_of_nulls(count: int, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     """Return an array of nulls."""
     left.bytes(count * _width(kind))
     return pa.nulls(count, kind)
@@ -254,7 +254,7 @@ def conform(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         return conform(array.storage, kind, left)
     if types.is_null(array.type) or not len(array):
-        return nothing(len(array), kind, left)
+        return array_of_nulls(len(array), kind, left)
     if types.is_dictionary(array.type):
         left.bytes(_resolved(array))
         return conform(array.dictionary_decode(), kind, left)
@@ -297,7 +297,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
         if item.name in names:
             members.append(_conform_member(array.field(names.index(item.name)), item, left))
         else:
-            members.append(nothing(len(array), item.type, left))
+            members.append(array_of_nulls(len(array), item.type, left))
     if not members:
         return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], offset=array.offset)
     return pa.StructArray.from_arrays(members, fields=list(kind), mask=_mask(array))
@@ -366,7 +366,7 @@ def _lengths(array: pa.Array) -> I64:
         views = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
         found: I64 = np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
         return found
-    lengths: I64 = np.diff(raw(array)[1])
+    lengths: I64 = np.diff(bytes_and_edges(array)[1])
     return lengths
 
 

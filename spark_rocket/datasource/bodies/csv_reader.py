@@ -39,9 +39,9 @@ from spark_rocket.datasource.bodies.decoding import (
     ColumnError,
     Decoded,
     DecodeSpan,
+    bytes_and_edges,
     decode_together,
-    line,
-    raw,
+    one_line,
     reason,
     spans_of,
 )
@@ -73,13 +73,13 @@ class CsvDecoder:
         )
 
     def decode(self, bodies: pa.Array) -> Decoded:
-        data, edges = raw(bodies)
+        data, edges = bytes_and_edges(bodies)
         used = data[edges[0] : edges[-1]]
         if ((used == 10) | (used == 13)).any():
             bodies = pa.array([body.rstrip(b"\r\n") for body in bodies.to_pylist()], pa.binary())
         if (used == ord(_QUOTE)).any():
             bodies = self._quotes.as_doubled(bodies)
-        data, edges = raw(bodies)
+        data, edges = bytes_and_edges(bodies)
         ends = np.flatnonzero((data == 10) | (data == 13))
         ends = ends[(ends >= edges[0]) & (ends < edges[-1])]
         doubtful = np.zeros(len(bodies), np.bool_)
@@ -209,7 +209,7 @@ def _text_converter(kind: pa.DataType, name: str, zone: Zone) -> Convert:
         return lambda text: known(text or None)
 
     def wrong(text: str, wanted: str) -> ColumnError:
-        return ColumnError(name, f"{line(text[:60])!r} is not {wanted}")
+        return ColumnError(name, f"{one_line(text[:60])!r} is not {wanted}")
 
     def convert(text: str | None) -> Any:
         if text is None or (not text and not types.is_string(kind)):  # "" is a string, or null
@@ -252,7 +252,7 @@ def _cast(texts: pa.Array, kind: pa.DataType, zone: Zone) -> pa.Array:
 
 def _check_letters(texts: pa.Array, *, is_whole: bool) -> None:
     """Reject what Arrow accepts and from_csv does not: ``0xFF`` as an integer, ``nan`` and ``INF`` as a number."""
-    data, edges = raw(texts)
+    data, edges = bytes_and_edges(texts)
     letters = data[edges[0] : edges[-1]] | 32  # in lower case
     letters = letters[letters >= ord("a")]
     if not len(letters) or (not is_whole and (letters == ord("e")).all()):

@@ -71,7 +71,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, JSONDecodeError):
         return f"it is not JSON from character {error.pos} on"
     if isinstance(error, (BodyError, pa.ArrowException)):
-        return line(str(error))
+        return one_line(str(error))
     return next((text for kind, text in _REASONS if isinstance(error, kind)), "it is damaged")
 
 
@@ -84,17 +84,17 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
 
 def library_text(error: BaseException) -> str:
     """Return the message of an error of a library as one short line."""
-    return line(str(error)) or type(error).__name__
+    return one_line(str(error)) or type(error).__name__
 
 
-def line(text: str) -> str:
+def one_line(text: str) -> str:
     """Shorten a string to one line that is safe to show and store: parsers quote their invalid input."""
     text = " ".join(text.split())
     text = text if len(text) <= 200 else text[:200] + "…"
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def raw(bodies: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], I64]:
+def bytes_and_edges(bodies: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], I64]:
     """Return the bytes of a binary array, and the start of each value and the end of the last one."""
     width = np.int64 if pa.types.is_large_binary(bodies.type) or pa.types.is_large_string(bodies.type) else np.int32
     _, offsets, data = bodies.buffers()
@@ -156,7 +156,7 @@ class OneByOneDecoder:
 
 def spans_of(joined: pa.Array, read: Callable[[pa.Buffer, int], list[pa.Array]]) -> DecodeSpan:
     """Return a decoder of spans for a parser that accepts the bytes of all values, and their count."""
-    data, edges = raw(joined)
+    data, edges = bytes_and_edges(joined)
     buffer = pa.py_buffer(data)
 
     def decode(low: int, high: int) -> list[pa.Array]:

@@ -28,9 +28,9 @@ from spark_rocket.datasource.bodies.decoding import (
     I64,
     Decoded,
     DecodeSpan,
+    bytes_and_edges,
     columns_of,
     decode_together,
-    raw,
     reason,
     spans_of,
 )
@@ -61,7 +61,7 @@ class JsonDecoder:
             )
 
     def decode(self, bodies: pa.Array) -> Decoded:
-        data, edges = raw(bodies)
+        data, edges = bytes_and_edges(bodies)
         doubtful = np.ones(len(bodies), np.bool_)
         if self._by_arrow:
             filled = np.flatnonzero(edges[1:] > edges[:-1])

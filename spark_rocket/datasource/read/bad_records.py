@@ -39,7 +39,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_rocket.datasource.bodies.decoding import line
+from spark_rocket.datasource.bodies.decoding import one_line
 from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.errors import RecordError, RowError
@@ -135,7 +135,7 @@ def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str], namespace:
             BAD_RECORD_BROKER: message["brokerName"],
             BAD_RECORD_QUEUE: str(message["queueId"]),
             BAD_RECORD_OFFSET: str(message["queueOffset"]),
-            BAD_RECORD_REASON: line(reason),
+            BAD_RECORD_REASON: one_line(reason),
         }
         copied = {key: value for key, value in message["properties"] if key not in _NOT_COPIED}
         copied |= {TAGS: message["tags"], KEYS: message["keys"], BAD_RECORD_MSG_ID: message["msgId"]}
@@ -145,7 +145,7 @@ def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str], namespace:
         )
         tags.append(copied.pop(TAGS, None))
         keys.append(copied.pop(KEYS, None))
-        more = {BAD_RECORD_LEFT_OUT: line(", ".join(left_out))} if left_out else {}
+        more = {BAD_RECORD_LEFT_OUT: one_line(", ".join(left_out))} if left_out else {}
         properties.append([*(copied | fixed | more).items()])
     return pa.RecordBatch.from_arrays(
         [

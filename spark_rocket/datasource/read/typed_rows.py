@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
-from spark_rocket.datasource.bodies.decoding import Decoded, raw
+from spark_rocket.datasource.bodies.decoding import Decoded, bytes_and_edges
 from spark_rocket.datasource.bodies.nullability import NullChecker
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
@@ -167,8 +167,9 @@ def _sizes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if pa.types.is_map(array.type):
         edges = array.offsets.to_numpy()
         return sum(
-            (np.diff(raw(texts)[1][edges]) for texts in (array.keys, array.items)), np.zeros(len(array), np.int64)
+            (np.diff(bytes_and_edges(texts)[1][edges]) for texts in (array.keys, array.items)),
+            np.zeros(len(array), np.int64),
         )
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-        return np.diff(raw(array)[1])
+        return np.diff(bytes_and_edges(array)[1])
     return np.zeros(len(array), np.int64)

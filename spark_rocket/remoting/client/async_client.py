@@ -45,7 +45,7 @@ from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
 from spark_rocket.remoting.client.promise import as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
-from spark_rocket.remoting.in_flight import FutureRequest
+from spark_rocket.remoting.future_requests import FutureRequest
 from spark_rocket.remoting.session import Pieces, pieces_of
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings

@@ -42,7 +42,7 @@ from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.event_loop import CallbackThread, with_callbacks_on
-from spark_rocket.remoting.in_flight import DeadlineTimer, no_response
+from spark_rocket.remoting.future_requests import DeadlineTimer, no_response
 from spark_rocket.remoting.session import Pending, Pieces, Session
 from spark_rocket.remoting.socket_options import set_caller_options
 from spark_rocket.remoting.tls.contexts import ClientTls

@@ -20,7 +20,7 @@ from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingErr
 from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import format_peer
-from spark_rocket.remoting.in_flight import DeadlineTimer, FutureRequest, no_response
+from spark_rocket.remoting.future_requests import DeadlineTimer, FutureRequest, no_response
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
 from spark_rocket.remoting.session import Pending, Session, pieces_of
 from spark_rocket.remoting.socket_options import set_no_delay

@@ -239,7 +239,7 @@ def _write(fd: int, data: bytes, position: int) -> None:
         data, position = data[written:], position + written
 
 
-def sound(positions: Ints, units: Units) -> npt.NDArray[np.bool_]:
+def plausible_units(positions: Ints, units: Units) -> npt.NDArray[np.bool_]:
     """Return which of these units are plausible."""
     magic = units["magic"]
     fine: npt.NDArray[np.bool_] = (

@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.store.delay.timer_log import MAGIC_DELETE, UNIT, UNIT_SIZE, TimerLog, sound
+from spark_rocket.store.delay.timer_log import MAGIC_DELETE, UNIT, UNIT_SIZE, TimerLog, plausible_units
 from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.log.mapped_file import sync_data
 
@@ -170,7 +170,7 @@ def find_end(
         raise TimerLogDamageError(f"{files.directory} begins at {files.min_offset}, but was flushed up to {trusted}")
     end, next_offset, highest = files.min_offset, 0, -1
     for positions, units in log.blocks(files.min_offset):
-        good = sound(positions, units)
+        good = plausible_units(positions, units)
         good &= units["offset_py"].astype(np.int64) + units["size_py"] <= max_physical_offset
         bad = np.flatnonzero(~good)
         count = int(bad[0]) if len(bad) else len(units)
