@@ -24,15 +24,17 @@ a driver that was stopped before its decision could still publish rows of it.
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC
+from typing import Any
 
 from spark_rocket.common.units import moment_text
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.content import Content
 from spark_rocket.datasource.exactly_once.lanes import lanes_of
 from spark_rocket.datasource.exactly_once.ledger import INLINE_BYTES, Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
@@ -44,6 +46,49 @@ from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus
 
 log = logging.getLogger("spark_rocket.datasource")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a write stores: the rows of each target topic, and a digest of what its tasks staged; empty if unknown.
+
+    A decision records it, so that another write under the same name is noticed. The digest covers each partition's rows
+    for each topic with their ids. A repeated write has the same digest if it computes the same rows in the same
+    partitions; queues do not matter. It is only reported: a query may compute other rows when it is repeated.
+    """
+
+    topics: dict[str, int]
+    digest: str = ""
+
+    @classmethod
+    def of(cls, blocks: Iterable[StagedBlock]) -> Content:
+        """The content of what tasks have staged."""
+        topics: dict[str, int] = {}
+        sums: dict[tuple[str, int, bool], int] = {}
+        for block in blocks:
+            topic = block.target.topic
+            topics[topic] = topics.get(topic, 0) + block.rows
+            part = (topic, block.partition, block.is_delayed)
+            sums[part] = sums.get(part, 0) + block.crc
+        return cls(topics, hashlib.blake2b(repr(sorted(sums.items())).encode(), digest_size=16).hexdigest())
+
+    @classmethod
+    def of_record(cls, record: Record) -> Content | None:
+        """The content that a decision or a DONE names; None for records of older versions."""
+        topics = record.more.get("topics")
+        return cls(topics, record.more.get("digest", "")) if isinstance(topics, dict) else None
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest) -> Content:
+        return cls(cls.of(manifest.blocks).topics)
+
+    def members(self) -> dict[str, Any]:
+        """The members of a record."""
+        return {"topics": self.topics, "digest": self.digest}
+
+    def __str__(self) -> str:
+        parts = [f"{rows} rows for {topic}" for topic, rows in sorted(self.topics.items())]
+        return ", ".join(parts) or "no rows"
 
 
 class Commit:

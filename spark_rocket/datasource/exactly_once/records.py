@@ -17,7 +17,7 @@ member          what
 ``publisher``   an id of the call of ``commit`` that wrote the record
 ``time``        ms since 1970, by the publisher's clock
 ``name``        of PREPARED and DONE: the query's name, if it has one
-``topics``      of PREPARED and DONE: the rows of each target topic. ``digest``: of what was staged (``content.py``)
+``topics``      of PREPARED and DONE: the rows of each target topic. ``digest``: of what was staged (``commit.py``)
 ``manifest``    of PREPARED: the manifest (``manifest.py``) in base64, if it has at most 512 KiB
 ``parts``       of PREPARED, instead: ``[topic, broker, queue id, offset]`` of each message that has a part of it
 other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
