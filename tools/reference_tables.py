@@ -140,7 +140,10 @@ def _members(family: type[RocketError]) -> Iterator[type[RocketError]]:
 
 
 def _error(kind: type[RocketError], mark: str) -> Sequence[str]:
-    """Its docstring's first paragraph is the text. The response code decides whether a BrokerError is retriable."""
+    """Return the row of an error class; the text is the first paragraph of its docstring.
+
+    The response code decides whether a BrokerError is retriable.
+    """
     text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).replace("``", "`").replace("|", r"\|")
     retriable = "some" if kind is BrokerError else "yes" if kind.retriable else "no"
     return f"{mark}`{kind.__name__}`", f"`{kind.code}`", retriable, text

@@ -87,7 +87,7 @@ class Link:
         }
 
     def _tls(self) -> TlsSettings | None:
-        """None if no option is given: the environment's settings apply."""
+        """Return the TLS settings of the options; None if no option is given: the environment's apply."""
         files = (self.tls_ca, self.tls_cert, self.tls_key)
         if not self.tls and self.tls_verify is None and files == (None, None, None):
             return None

@@ -169,7 +169,7 @@ class GroupRecord:
 
     @property
     def kind(self) -> GroupKind | None:
-        """None before the first sample."""
+        """Return the kind of the group; None before the first sample."""
         return None if self.state is None else self.history.kind
 
     def kind_words(self) -> dict[str, str]:

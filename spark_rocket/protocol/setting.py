@@ -66,7 +66,7 @@ class Setting:
 
     @classmethod
     def of(cls, entry: dataclasses.Field[Any]) -> Setting:
-        """Of a field that :func:`setting` made."""
+        """Return the setting of a field that :func:`setting` made."""
         kind, known = str(entry.type), entry.metadata
         return cls(
             entry.name,
@@ -164,7 +164,7 @@ def read_settings(path: Path, what: str) -> str:
 
 
 def fixed_setting_error(name: str) -> ConfigError:
-    """Of a setting that code 25 cannot change."""
+    """Return the error for a setting that code 25 cannot change."""
     return ConfigError(
         f"'{name}' cannot be changed while the broker runs.", remedy="Set it in broker.conf and restart the broker."
     )

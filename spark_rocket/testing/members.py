@@ -61,7 +61,7 @@ class ServerMember:
 
     @property
     def log(self) -> str:
-        """Its output so far, of all starts."""
+        """The member's output so far, of all starts."""
         path = self.home / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 

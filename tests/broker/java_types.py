@@ -166,7 +166,7 @@ SEND_BESIDE = frozenset({"MSG_REGION", "TRACE_ON"})
 
 
 def read_header(ext: dict[str, str], header: str, more: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """As RemotingCommand.decodeCommandCustomHeader; ``more``: fields that are read beside the header."""
+    """Decode like RemotingCommand.decodeCommandCustomHeader; ``more``: fields that are read beside the header."""
     fields = _CLASSES[header] if header else {}
     assert ext.keys() - more == fields.keys()
     values: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def read_header(ext: dict[str, str], header: str, more: frozenset[str] = frozens
 
 
 def read_body(body: bytes | bytearray | memoryview, kind: str) -> Any:
-    """As RemotingSerializable.decode."""
+    """Decode like RemotingSerializable.decode."""
     value = loads_tolerant(bytes(body))
     _check(value, kind, kind)
     return value

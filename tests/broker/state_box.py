@@ -9,7 +9,7 @@ from spark_rocket.broker.state.config_files import ConfigFile
 
 
 class Box:
-    """Its state is a number."""
+    """A file whose state is a number."""
 
     def __init__(self, path: Path) -> None:
         self.state: dict[str, Any] = {"n": 0}

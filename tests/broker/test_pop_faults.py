@@ -150,7 +150,7 @@ def test_messages_are_acked_though_the_clock_was_set_back(world: World) -> None:
 
 
 class Unlucky(World):
-    """Some of the store's puts fail, before or after they have stored the record."""
+    """A world in which some of the store's puts fail, before or after they have stored the record."""
 
     lucky = True
 

@@ -66,7 +66,7 @@ def _names(row: RequestType, number: int) -> dict[str, object]:
 
 
 def _largest(cls: type[Body], row: RequestType, number: int) -> bytes:
-    """As many entries of the outermost collection as fit into its bound and that of the body."""
+    """A body with as many entries of the outermost collection as its bound and the bound of the body allow."""
     outer = [path for path in values.collections_in(cls) if "." not in path and path in row.max_entries]
     best = b""
     for path in outer:

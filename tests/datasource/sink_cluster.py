@@ -119,7 +119,7 @@ class SimBrokers(FakeBrokers):
         self.driver.answer()
 
     def refresh(self, topic: str) -> list[MessageQueue]:
-        """As ``Reader.refresh``: a route that this process knows remains."""
+        """Like ``Reader.refresh``: a route that this process knows remains."""
         self.driver.pause("route")
         try:
             self._routes[topic] = self.world.queues(topic)
@@ -139,7 +139,7 @@ class SimBrokers(FakeBrokers):
         return {queue: self.end(queue) for queue in queues}
 
     def confirm(self, broker: str, staging: str, timing: Timing) -> None:
-        """As ``Brokers.confirm``, with one attempt."""
+        """Like ``Brokers.confirm``, with one attempt."""
         try:
             super().confirm(broker, staging, timing)
         except RocketError as problem:

@@ -210,7 +210,7 @@ class History:
         self.replace_offsets(self.snapshots[number % len(self.snapshots)])
 
     def replace_offsets(self, offsets: dict[tuple[str, MessageQueue], int]) -> None:
-        """Not if it is undetectable: what a query remembers and its expired record are both lost."""
+        """Replace them, unless it is undetectable: what a query remembers and its expired record are both lost."""
         before = dict(self.world.offsets)
         self.world.offsets.clear()
         self.world.offsets.update(offsets)

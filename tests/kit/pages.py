@@ -74,7 +74,7 @@ def with_name_server(code: str, name_server: str) -> str:
 
 
 def commands(code: str) -> list[tuple[list[str], list[str]]]:
-    """Of a ``shell`` or ``console`` block: the words of each command, and the lines that it is shown to say."""
+    """Yield from a ``shell`` or ``console`` block the words of each command, and the lines that it is shown to say."""
     found: list[tuple[list[str], list[str]]] = []
     shown_too = "$ " in code
     for line in code.splitlines():

@@ -95,7 +95,7 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def sample(items: Iterable[Item], count: int) -> list[Item]:
-    """That many of the items, in their order; all of them in ``make long``."""
+    """Return so many of the items, in their order; all of them in ``make long``."""
     among = list(items)
     if ALL or count >= len(among):
         return among

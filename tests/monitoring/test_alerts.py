@@ -85,12 +85,12 @@ def block_the_loop(one: World) -> None:
 
 
 def silence_a_broker(one: World) -> None:
-    """Its next registration is a minute away."""
+    """Make the next registration of a broker late by a minute."""
     one.pair.late = 70
 
 
 def leave_a_slave_behind(one: World) -> None:
-    """It asks for the whole log and does not read it."""
+    """Connect a slave that asks for the whole log and does not read it."""
     host, port = ha_address(one.pair.master).split(":")
     one.closing.enter_context(socket.create_connection((host, int(port)))).sendall(bytes(8))
     for _ in range(300):

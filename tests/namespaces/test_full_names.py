@@ -46,7 +46,7 @@ def committed(connecting: dict[str, Any]) -> int | None:
 
 
 def subscription_to_both(connecting: dict[str, Any]) -> None:
-    """It is one subscription: each message comes once."""
+    """Both names are one subscription: each message comes once."""
     seen: SimpleQueue[MessageExt] = SimpleQueue()
 
     def listener(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:

@@ -46,7 +46,7 @@ class Consumer:
         return definitions.ReceiveMessageRequest(**{**every, **fields})
 
     def take(self, count: int, **fields: Any) -> list[Any]:
-        """So many messages, each acked."""
+        """Receive so many messages, and ack each."""
         taken: list[Any] = []
         while len(taken) < count:
             messages = self.client.receive(self.group, self.topic, **fields)

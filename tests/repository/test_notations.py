@@ -161,7 +161,7 @@ def test_a_master_is_one_address() -> None:
 
 
 class Listener:
-    """Of messages and of transactions."""
+    """A listener of messages and of transactions."""
 
     def __call__(self, *_: object) -> None:
         raise NotImplementedError

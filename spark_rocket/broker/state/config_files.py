@@ -255,7 +255,7 @@ class ConfigSaver:
         return waiting
 
     def save_in_time(self, name: str) -> asyncio.Future[str]:
-        """As :meth:`save`, for a change that no response waits for: at most ``PACE_BYTES_PER_SECOND`` are written.
+        """Like :meth:`save`, for a change that no response waits for: at most ``PACE_BYTES_PER_SECOND`` are written.
 
         The first write begins at once, the next one when the bytes of the last one are paid for, or when
         :meth:`hurry` or :meth:`save` is called.
@@ -282,7 +282,7 @@ class ConfigSaver:
         self._timers[name] = self._loop.call_later(max(delay, 0.0), begin, name)
 
     def file_saved(self, name: str) -> asyncio.Future[str]:
-        """As :meth:`save`, for changes whose save was already requested: retry a failed write immediately."""
+        """Like :meth:`save`, for changes whose save was already requested: retry a failed write immediately."""
         self.hurry(name)
         pending = self._waiting.get(name) or self._writing.get(name)
         if pending is not None:

@@ -31,7 +31,7 @@ def join_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def join_text(properties: Mapping[str, str]) -> str:
-    """As ``join_properties``, as text."""
+    """Like ``join_properties``, but return text."""
     return "\x02".join([name + "\x01" + value for name, value in properties.items()])
 
 

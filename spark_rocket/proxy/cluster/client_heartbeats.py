@@ -47,7 +47,7 @@ class AnnouncedClient(Protocol):
 
     @property
     def data(self) -> Mapping[str, ConsumerData]:
-        """Its subscriptions by consumer group."""
+        """The client's subscriptions by consumer group."""
 
     @property
     def unsubscribed(self) -> Collection[str]:

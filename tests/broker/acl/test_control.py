@@ -355,7 +355,7 @@ def control_on(path: Path, text: str) -> PlainAccessControl:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """As ``mv new plain_acl.yml``: another file, independent of the clock."""
+    """Replace the file like ``mv new plain_acl.yml``: another file, independent of the clock."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

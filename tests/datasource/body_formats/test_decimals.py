@@ -30,7 +30,7 @@ DECIMAL_TEXTS = [
 
 
 def exact(text: str, kind: pa.DataType) -> Decimal | None:
-    """As Spark makes decimals: rounded half up; None if the number does not fit."""
+    """Make a decimal like Spark: rounded half up; None if the number does not fit."""
     with localcontext(prec=400, rounding=ROUND_HALF_UP):
         number = Decimal(text)
         if number.adjusted() > 400:

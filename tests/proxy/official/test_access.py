@@ -60,7 +60,7 @@ def test_permissions_to_send_and_to_receive(as_: Callable[[str, str], Official])
 
 
 def refused(client: Official, code: int) -> None:
-    """Some of these clients report it at the start, some at a send."""
+    """Some of these clients report a refusal at the start, some at a send."""
 
     def start_and_send() -> None:
         client.do("producer", "p", topics=["orders"])
