@@ -22,6 +22,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from spark_rocket.model import RETRY_PREFIX
+from spark_rocket.protocol.ids import normal_topic
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header
@@ -131,6 +132,22 @@ class _Fields:
 def fields(*names: str, separator: str = "") -> Names:
     """The values of these header fields, without missing ones; with a separator each is a list."""
     return _Fields(names, separator)
+
+
+@dataclass(frozen=True, slots=True)
+class _Popped:
+    header_fields: tuple[str, ...] = ("topic", "consumerGroup")
+
+    def __call__(self, request: RemotingCommand, topic_at: TopicAt) -> list[str]:
+        name, consumer_group = map(request.ext_fields.get, self.header_fields)
+        if not name:
+            return []
+        return [(consumer_group and normal_topic(name, consumer_group)) or name]
+
+
+POPPED: Names = _Popped()
+"""The topic in the header from which the group in the header popped a message: for a retry topic of POP
+(``%RETRY%group_topic``) the topic itself."""
 
 
 _BodyT = TypeVar("_BodyT", bound=Body)

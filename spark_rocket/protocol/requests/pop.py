@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_rocket.protocol.requests import state
 from spark_rocket.protocol.requests.messages import FILTER_HEADER
-from spark_rocket.protocol.requests.needs import Action, cluster, group, in_body, topic
+from spark_rocket.protocol.requests.needs import POPPED, Action, cluster, group, in_body, topic
 from spark_rocket.protocol.requests.request_type import KIB, MIB, RequestType, table
 from spark_rocket.protocol.wire.bodies.assignment import QueryAssignmentRequestBody, SetMessageRequestModeRequestBody
 from spark_rocket.protocol.wire.bodies.consumer import BatchAckMessageRequestBody as _Acks
@@ -21,6 +21,8 @@ from spark_rocket.protocol.wire.headers.consumer import (
 )
 
 _READ = (topic(Action.SUB), group(Action.SUB))
+#: A redelivered message is acked in the retry topic of POP.
+_SETTLE = (topic(Action.SUB, where=POPPED), group(Action.SUB))
 
 POP: Mapping[int, RequestType] = table(
     RequestType(
@@ -51,7 +53,7 @@ POP: Mapping[int, RequestType] = table(
         state=(state.CONSUMER_GROUPS,),
         needs=(group(Action.GET), topic(Action.GET)),
     ),
-    RequestType(code=Code.ACK_MESSAGE, header=AckMessageRequestHeader, state=(state.ACKS,), needs=_READ),
+    RequestType(code=Code.ACK_MESSAGE, header=AckMessageRequestHeader, state=(state.ACKS,), needs=_SETTLE),
     RequestType(
         code=Code.BATCH_ACK_MESSAGE,
         body=_Acks,
@@ -70,7 +72,7 @@ POP: Mapping[int, RequestType] = table(
         code=Code.CHANGE_MESSAGE_INVISIBLETIME,
         header=ChangeInvisibleTimeRequestHeader,
         state=(state.ACKS,),
-        needs=_READ,
+        needs=_SETTLE,
     ),
     # A slave refuses it (broker/processors/refusals.py); a master has no handler for it.
     RequestType(code=Code.POP_ROLLBACK, needs=(cluster(Action.UPDATE),)),

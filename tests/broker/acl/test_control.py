@@ -27,8 +27,10 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
+from tests.broker.popping import Popper
 from tests.broker.wire import Wire, request_of, send_fields
 from tests.kit.brokers import parts_of, thread_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -288,6 +290,26 @@ def test_other_reads(as_: Connect, code: int) -> None:
     refused(alice.ask(code, topic="bills", consumerGroup="others"), "for the group others")
     assert alice.ask(code, topic="bills", consumerGroup="readers").code != ResponseCode.NO_PERMISSION
     assert alice.ask(code).code != 0  # what names nothing gets nothing
+
+
+def test_a_redelivered_message_is_acked_with_the_permissions_that_popped_it(as_: Connect) -> None:
+    """Clients name the retry topic, which has the names of group and topic."""
+    as_(ROOT).send("bills", b"again")
+    alice = Popper(as_(ALICE), "readers", "bills", maxMsgNums=1)
+    alice.change(*alice.take()[0], 1)
+    found = until(alice.take)
+    retry = "%RETRY%readers_bills"
+    assert alice.ack(*found[0], topic=retry).code == ResponseCode.SUCCESS
+    change = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    for code in (RequestCode.ACK_MESSAGE, change):
+        for topic in (retry, "%RETRY%readers+bills", "%RETRY%readers"):
+            assert alice.wire.ask(code, topic=topic, consumerGroup="readers").code != ResponseCode.NO_PERMISSION, topic
+        refused(alice.wire.ask(code, topic="%RETRY%readers_orders", consumerGroup="readers"), "for the topic orders")
+        refused(alice.wire.ask(code, topic="%RETRY%others_bills", consumerGroup="others"), "for the group others")
+        for topic in ("%RETRY%others_bills", "%RETRY%readers_", "%RETRY%_bills"):
+            for group in ("readers", ""):
+                refused(alice.wire.ask(code, topic=topic, consumerGroup=group), "for the group")
+    refused(pull(alice.wire, retry, "readers"), "for the group readers_bills")
 
 
 def test_traces_and_replies_need_a_signature_only(as_: Connect) -> None:

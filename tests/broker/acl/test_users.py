@@ -206,6 +206,20 @@ def test_a_pull_needs_topic_and_group(root: Wire, as_: Connect) -> None:
     ok(alice.ask(RequestCode.GET_MAX_OFFSET, **ends))
 
 
+def test_a_redelivered_message_is_acked_with_the_permissions_that_popped_it(root: Wire, as_: Connect) -> None:
+    with_alice(root)
+    alice = as_(ALICE)
+    ok(grant(root, "alice", "Topic:orders", "Sub"))
+    refused(ack_of(alice, "orders"), "access Group:readers")
+    ok(grant(root, "alice", "Group:readers", "Sub"))
+    assert ack_of(alice, "orders").code != ResponseCode.NO_PERMISSION
+    refused(ack_of(alice, "bills"), "access Topic:bills")
+
+
+def ack_of(wire: Wire, topic: str) -> RemotingCommand:
+    return wire.ask(RequestCode.ACK_MESSAGE, topic=f"%RETRY%readers_{topic}", consumerGroup="readers")
+
+
 def test_names_differ_by_case_and_prefix(root: Wire, as_: Connect) -> None:
     with_alice(root)
     alice = as_(ALICE)
