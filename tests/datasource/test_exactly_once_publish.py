@@ -19,8 +19,10 @@ from spark_rocket.datasource.exactly_once import publish
 from spark_rocket.datasource.exactly_once.lanes import RowSet
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.records import DONE
-from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
+from spark_rocket.datasource.options.parse import parse_write_options
+from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import (
     BrokerError,
@@ -298,6 +300,15 @@ def test_missing_routes_are_retried_for_the_topics_of_options(monkeypatch: pytes
         with pytest.raises(TopicNotFoundError) as caught:
             brokers.queues(topic)
         assert caught.value.retriable == retriable
+
+
+def test_named_writes_share_connections() -> None:
+    """A process keeps what it has made for a write: a job may name each of its writes, and begin a topic each day."""
+    names = {"nameServer": "x:1", "deliveryGuarantee": "exactlyOnce"}
+    writes = [{"writeId": write_id, "topic": topic} for write_id, topic in (("a", "t"), ("b", "t"), ("c", "u"))]
+    first, same, other = (brokers_for(parse_write_options(names | write, Scope.WRITE)) for write in writes)
+    assert first is same
+    assert first.reader is other.reader
 
 
 def test_only_the_master_confirms_stored_rows(monkeypatch: pytest.MonkeyPatch) -> None:

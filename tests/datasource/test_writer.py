@@ -226,9 +226,11 @@ def test_unconfirmed_messages_are_counted(sink: FakeSink) -> None:
     assert (write().messages, write().unconfirmed) == (2, 2)
 
 
-def test_writes_with_different_ids_share_a_sink() -> None:
-    every = [parse_write_options({"nameServer": "x:1", "writeId": name}, Scope.WRITE) for name in ("a", "b")]
-    assert sink_for(every[0]) is sink_for(every[1])
+def test_writes_with_different_ids_or_topics_share_a_sink() -> None:
+    """A process keeps its sinks: a job may name each of its writes, and begin a topic each day."""
+    given: list[dict[str, str]] = [{"writeId": "a"}, {"writeId": "b"}, {"topic": "c"}]
+    every = [parse_write_options({"nameServer": "x:1"} | one, Scope.WRITE) for one in given]
+    assert len(set(map(sink_for, every))) == 1
     assert sink_for(every[0]) is not sink_for(options(nameServer="y:1"))
 
 

@@ -3,7 +3,8 @@
 A send has one of three outcomes: stored, refused (``is_refused``) or unknown. Only refused sends may be retried without
 reading back.
 
-One ``Brokers`` per process and set of options. Thread-safe. Corresponds to DefaultMQProducer and DefaultMQPullConsumer.
+One ``Brokers`` per process and set of options, apart from the name of a write; writes to different topics share their
+connections. Thread-safe. Corresponds to DefaultMQProducer and DefaultMQPullConsumer.
 """
 
 from __future__ import annotations
@@ -106,18 +107,9 @@ class Brokers:
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
-        self._connection = connection = options.connection.arguments()
-        self._producer = Producer(
-            options.producer_group,
-            name_server=options.name_server,
-            send_timeout=self._request_timeout,
-            max_message_size=max(options.max_message_size, 1 << 20),
-            compress_msg_body_over_howmuch=1 << 31,  # bodies are stored unchanged
-            member=False,
-            **connection,
-        )
+        self._connection = options.connection.arguments()
+        self._producer, self.reader = _clients_for(replace(options, write_id=None, topic=None))
         self._sink = sink_for(options)
-        self.reader = Reader(options.name_server, group=self.group, request_timeout=self._request_timeout, **connection)
         self._reading = internal_read(
             name_server=options.name_server,
             topics=(),
@@ -316,10 +308,29 @@ class Brokers:
             raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=failure.message) from failure
 
 
-@cache
 def brokers_for(options: WriteOptions) -> Brokers:
-    """The ``Brokers`` of this process, reused by its next tasks."""
+    """The ``Brokers`` of this process, reused by its next tasks. Writes that differ only in their name share it."""
+    return _brokers_for(replace(options, write_id=None))
+
+
+@cache
+def _brokers_for(options: WriteOptions) -> Brokers:
     return Brokers(options)
+
+
+@cache
+def _clients_for(options: WriteOptions) -> tuple[Producer, Reader]:
+    timeout, connection = options.request_timeout_ms / 1000, options.connection.arguments()
+    producer = Producer(
+        options.producer_group,
+        name_server=options.name_server,
+        send_timeout=timeout,
+        max_message_size=max(options.max_message_size, 1 << 20),
+        compress_msg_body_over_howmuch=1 << 31,  # bodies are stored unchanged
+        member=False,
+        **connection,
+    )
+    return producer, Reader(options.name_server, group=options.ledger_group, request_timeout=timeout, **connection)
 
 
 def _unavailable(queue: MessageQueue) -> QueueNotFoundError:

@@ -77,8 +77,8 @@ class Sink:
 
 
 def sink_for(options: WriteOptions) -> Sink:
-    """Return this process's sink for these options. Writes that differ only in their name share it."""
-    return _sink_for(replace(options, write_id=None))
+    """Return this process's sink for these options. Writes that differ only in their name or topic share it."""
+    return _sink_for(replace(options, write_id=None, topic=None))
 
 
 @cache
