@@ -16,7 +16,7 @@ import spark_rocket
 from spark_rocket.cli.arguments import PATH
 from spark_rocket.errors import ConfigError
 
-_PARTS = ("client", "datasource", "protocol", "remoting", "store")
+_LEFT_OUT = {"acl", "broker", "cli", "console", "namesrv", "proxy", "testing"}
 _FINDERS = ("pyspark_rocket.py", "pyspark_rocketmq.py")
 
 
@@ -47,9 +47,7 @@ def package(output: Path) -> None:
 def write_package(output: Path) -> int:
     """Write the zip atomically and return its number of files."""
     root = Path(spark_rocket.__file__).parent
-    files = [path for path in root.glob("*.py") if path.is_file()]
-    for part in _PARTS:
-        files += (root / part).rglob("*.py")
+    files = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _LEFT_OUT]
     unfinished = output.with_name(output.name + ".new")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as package:
         for path in sorted(files) + [root.parent / name for name in _FINDERS]:
