@@ -1,8 +1,8 @@
 """For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time.
 
 ``make test`` runs three workers on two cores, since much of what tests do is waiting for other processes. No more:
-Spark gives a Python worker ten seconds to start. A file's tests stay on one worker, and so do all of the Spark session.
-What takes longest is begun first.
+Spark gives a Python worker ten seconds to start. A file's tests stay on one worker, and so do all of the Spark session,
+and all of the console's pages. What takes longest is begun first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,13 @@ _LONG = (
 )
 
 
+#: What shares a Spark session, whose start costs 20 seconds of CPU time, or a browser, which costs two.
+_SHARING = ("tests/spark/", "tests/console/test_browser")
+
+
 def _group(nodeid: str) -> str:
-    """What runs on one worker, in order: a file, or the folder of the Spark session, which costs a minute."""
-    return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+    """What runs on one worker, in order: a file, or all that shares something."""
+    return next((start for start in _SHARING if nodeid.startswith(start)), nodeid.partition("::")[0])
 
 
 def _place(nodeid: str) -> int:

@@ -209,11 +209,18 @@ def apache() -> Iterator[AuthCluster]:
     cluster.close()
 
 
+@pytest.fixture(scope="package")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    opened = browser.opened(tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.quit()
+
+
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    driver = browser.opened(tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
+def driver(chromium: Chrome) -> Chrome:
+    """The browser as a new one is: one empty tab without cookies, size, language or time zone of its own."""
+    browser.renew(chromium)
+    return chromium
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -74,13 +73,6 @@ SHOWN = """
             if (element.getAttribute(name) && !element.closest("tbody")) shown.push(element.getAttribute(name));
     return shown;
 """
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = browser.opened(tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
 
 
 @pytest.mark.parametrize(

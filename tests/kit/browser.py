@@ -42,6 +42,17 @@ def opened(profile: Path) -> Chrome:
     return webdriver.Chrome(options=options, service=Service(str(DRIVER)))
 
 
+def renew(driver: Chrome) -> None:
+    """Replace the tab, with what was set for it and its history, by an empty one, and remove all cookies."""
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    former = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    opened = driver.current_window_handle
+    driver.switch_to.window(former)
+    driver.close()
+    driver.switch_to.window(opened)
+
+
 def size(driver: Chrome, width: int, height: int) -> None:
     """Give the page this size; below 500 pixels it is a phone's."""
     given = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
