@@ -59,6 +59,11 @@ class Promoted(Pair):
         found = self.master.parts.store.get_message(topic, 0, 0, 1000, 1 << 20)
         return [message.body for message in decode_messages(found.records, "a")]
 
+    def pass_time(self, milliseconds: int) -> None:
+        """Move all clocks on."""
+        self.ahead += milliseconds
+        self.wake()
+
     def wake(self) -> None:
         for driver in self.master.parts.delivery_timers.by_topic.values():
             self.loop.call_soon_threadsafe(driver.wake)
@@ -106,8 +111,8 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             admin.create_topic("t", 1)
             for number in range(3):
                 producer.send(Message("t", b"%d" % number))
-            producer.send(Message("t", b"delayed", {"DELAY": "2"}))
-            producer.send(Message("t", b"timed", {"TIMER_DELAY_SEC": "5"}))
+            producer.send(Message("t", b"delayed", {"DELAY": "5"}))
+            producer.send(Message("t", b"timed", {"TIMER_DELAY_SEC": "60"}))
             queue = MessageQueue("t", "a", 0)
             with Reader(pair.addresses) as reader:
                 reader.commit_offset("g", queue, 2)
@@ -126,9 +131,10 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             producer.send(Message("t", b"new"))
             producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
             producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))
+            pair.pass_time(1_000)
             until(lambda: {b"new", b"new delayed", b"new timed"} <= set(pair.bodies()))
             pair.skew.clear()  # the clock is corrected
-            pair.wake()
+            pair.pass_time(60_000)
             until(lambda: {b"delayed", b"timed"} <= set(pair.bodies()))
         assert pair.bodies()[:3] == [b"0", b"1", b"2"]
 
@@ -146,18 +152,20 @@ def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> 
                 return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[16:24], "big")
 
             producer.send(Message("t", b"first", {"TIMER_DELAY_SEC": "1"}))
+            pair.pass_time(1_000)
             until(lambda: pair.bodies() == [b"first"])
             pair.do(_flushed(pair.master))
             until(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
             pair.promote("a1", other="a0")
             pair.skew.clear()
             goes_on(producer)
-            producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "6"}))
+            producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "60"}))
             pair.do(_flushed(pair.master))
             until(lambda: checkpoint("a0")[1] == 2)
             pair.caught_up()
             assert b"second" not in pair.bodies()
             pair.promote("a0")
+            pair.pass_time(60_000)
             until(lambda: b"second" in pair.bodies())
             assert pair.bodies().count(b"first") == 1
 

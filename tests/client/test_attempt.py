@@ -117,7 +117,7 @@ def test_attempts_have_no_place_in_flight(mq: FakeCluster, produce: Produce) -> 
     silent(mq)
     producer = produce(max_in_flight=1, block_when_full=False, send_timeout=10.0)
     attempts = [producer.attempt(MESSAGE, QUEUE) for _ in range(3)]
-    producer.send_async(MESSAGE, queue=QUEUE)
+    producer.send_async(MESSAGE, queue=QUEUE, timeout=2.0)  # for which the close waits
     attempts += [producer.attempt(MESSAGE, QUEUE) for _ in range(3)]
     assert producer.in_flight.count == 1
     for _ in range(7):

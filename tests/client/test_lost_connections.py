@@ -44,6 +44,8 @@ GROUP = "GID"
 LITE_GROUP = "GID-lite"
 BEFORE, AFTER = b"before", b"after"
 WAIT_S = 60.0
+REQUEST_S = 1.0
+"""A short timeout of requests: each that a dead connection swallowed takes so long."""
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
@@ -59,7 +61,7 @@ class Clients:
         self.producer.send(self.messages[0])
         self.later = stack.enter_context(Producer(name_server=name_server, instance_name="async"))
         self.later.send_async(self.messages[0]).result(WAIT_S)
-        self.reader = stack.enter_context(Reader(name_server, instance_name="read"))
+        self.reader = stack.enter_context(Reader(name_server, instance_name="read", request_timeout=REQUEST_S))
         (self.queue,) = self.reader.queues(TOPIC)
         assert bodies(self.reader.messages(self.queue, 0)) == [BEFORE] * 2
         self.pushed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -75,8 +77,8 @@ class Clients:
         self.lite.subscribe(TOPIC)
         self.lite.start()
         assert BEFORE in bodies(until(self.lite.poll))
-        self.admin = stack.enter_context(Admin(name_server, instance_name="admin"))
-        given = {"nameServer": name_server, "subscribe": TOPIC, "startingOffsets": "earliest"}
+        self.admin = stack.enter_context(Admin(name_server, instance_name="admin", request_timeout=REQUEST_S))
+        given = {"nameServer": name_server, "subscribe": TOPIC, "startingOffsets": "earliest", "requestTimeout": "1s"}
         options = parse_read_options(given, Scope.READ_STREAM)
         self.planner = StreamPlanner(Cluster(options), options)
         self.planned = self.planner.next_end(None, None)

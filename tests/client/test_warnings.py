@@ -44,7 +44,7 @@ def producer(mq: FakeCluster, closing: Callable[[Any], Any], request: pytest.Fix
     return made
 
 
-@pytest.mark.parametrize("producer", [{}, {"auto_batch": True}], indirect=True)
+@pytest.mark.parametrize("producer", [{}, {"auto_batch": True, "batch_max_delay": 0.001}], indirect=True)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("code", UNSAFE)
 def test_a_broker_that_stores_unsafely_is_logged_once(

@@ -239,7 +239,7 @@ def test_a_broker_restored_from_a_copy(tmp_path: Path) -> None:
 
     def run(count: int) -> tuple[LocalCluster, MessageQueue]:
         """Send this many more messages."""
-        cluster = LocalCluster(data_dir=data, in_process=True)
+        cluster = LocalCluster(data_dir=data, in_process=True, config={"mappedFileSizeCommitLog": 1 << 20})
         cluster.start()
         topic = cluster.create_topic("orders", 1)
         with Producer("g", name_server=cluster.name_server) as producer:

@@ -17,6 +17,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ProxyThread
+from tests.kit.waiting import until
 from tests.proxy.caller import Caller, consumer_settings, producer_settings
 
 pytestmark = pytest.mark.live
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.live
 ROOT = Credentials("root", "r00t-s3cr3t")
 _numbers = itertools.count(1)
 OK, UNAUTHORIZED, FORBIDDEN = definitions.Code.OK, definitions.Code.UNAUTHORIZED, definitions.Code.FORBIDDEN
+NO_EFFECT = "the change has no effect"
 NO_POLICY = "has no permission to access {} from 127.0.0.1, no matched policies."
 
 AsCaller = Callable[..., Caller]
@@ -105,17 +107,7 @@ def test_what_is_added_is_effective_at_once(
     refused(send(caller, "orders"), FORBIDDEN, NO_POLICY.format("Topic:orders"))
     admin.put_permission(alice.access_key, "Topic:orders", ["Pub"])
 
-    def sent() -> bool:
-        return bool(send(caller, "orders").code == OK)
-
-    wait_for(sent)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a change is effective: a user is loaded again at most twice a second."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the change has no effect"
+    until(lambda: send(caller, "orders").code == OK, NO_EFFECT)
 
 
 def test_what_is_taken_away_is_refused_after_the_next_refresh(
@@ -123,17 +115,17 @@ def test_what_is_taken_away_is_refused_after_the_next_refresh(
 ) -> None:
     cluster.set_account(alice.access_key, alice.secret_key, {"Topic:orders": ["Pub"]})
     caller = as_(alice)
-    wait_for(lambda: send(caller, "orders").code == OK)
+    until(lambda: send(caller, "orders").code == OK, NO_EFFECT)
     admin.put_permission(alice.access_key, "Topic:orders", ["Pub"], decision="Deny")
-    wait_for(lambda: send(caller, "orders").code == FORBIDDEN)
+    until(lambda: send(caller, "orders").code == FORBIDDEN, NO_EFFECT)
     refused(send(caller, "orders"), FORBIDDEN, "the decision is deny.")
     admin.update_user(alice.access_key, user_status="disable")
-    wait_for(lambda: send(caller, "orders").code == UNAUTHORIZED)
+    until(lambda: send(caller, "orders").code == UNAUTHORIZED, NO_EFFECT)
     refused(send(caller, "orders"), UNAUTHORIZED, f"User:{alice.access_key} is disabled.")
     admin.update_user(alice.access_key, user_status="enable", password="n3w-s3cr3t")
-    wait_for(lambda: "check signature failed." in send(caller, "orders").message)
+    until(lambda: "check signature failed." in send(caller, "orders").message, NO_EFFECT)
     admin.delete_user(alice.access_key)
-    wait_for(lambda: f"User:{alice.access_key} is not found." in send(caller, "orders").message)
+    until(lambda: f"User:{alice.access_key} is not found." in send(caller, "orders").message, NO_EFFECT)
 
 
 def test_each_message_of_a_stream_is_checked(cluster: LocalCluster, as_: AsCaller, alice: Credentials) -> None:
