@@ -276,7 +276,7 @@ def test_hooks_of_a_send_that_close_ends_before_its_request(
     hook = ClosesBefore(attempt)
     producer = hook.producer = produce(send_hooks=[hook], auto_batch=auto_batch, send_timeout=600.0)
     with pytest.raises(StateError, match="closed"):
-        done(producer, how)
+        done(producer, how, timeout=20.0)
     until(lambda: len(hook.calls) == 2 * attempt)
     assert hook.calls == ["before", "BrokerError"] * (attempt - 1) + ["before", "StateError"]
     settled(producer, [])
@@ -292,7 +292,7 @@ def test_no_hooks_of_batches_that_close_ends_before_they_are_prepared(mq: FakeCl
 
     producer = hook.producer = produce(send_hooks=[hook], forbidding_hooks=[wait], auto_batch=True, send_timeout=600.0)
     thread = producer._running().batch_thread
-    futures = [producer.send_async(Message.of(topic, "x")) for topic in ("t", "u")]
+    futures = [producer.send_async(Message.of(topic, "x"), timeout=20.0) for topic in ("t", "u")]
     both_sent.set()
     for future in futures:
         assert isinstance(future.exception(20), StateError)
