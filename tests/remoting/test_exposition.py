@@ -17,6 +17,7 @@ from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Expositi
 from spark_rocket.remoting.http import monitor as monitor_module
 from spark_rocket.remoting.http.http_server import HttpResponse
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor, RecentMaximum
+from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, OverloadStats, add_overload
 
 TABLE = (
     Metric("sent_total", COUNTER, "How many.", "own"),
@@ -184,3 +185,13 @@ def test_health_and_readiness() -> None:
             await monitor.close()
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_server_without_load_has_each_kind_of_requests_at_0() -> None:
+    exposition = Exposition(OVERLOAD_METRICS)
+    add_overload(exposition, 'node_id="a"', OverloadStats(), 0, ("send", "pull"))
+    families = {family.name: family for family in text_string_to_metric_families(exposition.render().decode())}
+    for name in ("rocketmq_processor_watermark", "rocket_requests_refused"):
+        samples = families[name].samples
+        assert {sample.labels["processor"] for sample in samples} == {"send", "pull"}
+        assert {sample.value for sample in samples} == {0}

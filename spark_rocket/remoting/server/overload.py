@@ -20,7 +20,7 @@ Corresponds to NettyServerConfig, BrokerFastFailure and the rejections of NettyR
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -153,15 +153,15 @@ _CONNECTION_REASONS = ("total", "descriptors", "address")
 
 
 def add_overload(
-    exposition: Exposition, node: str, stats: OverloadStats, connections: int, kinds: Iterable[str]
+    exposition: Exposition, node: str, stats: OverloadStats, connections: int, kinds: Collection[str]
 ) -> None:
     """Add the samples of one server, with the kinds of requests that it has queues for.
 
-    Counters begin at 0: Prometheus computes no increase of a series whose first sample is the first event.
+    All begin at 0: Prometheus computes no increase of a series whose first sample is the first event.
     """
     add = exposition.add
-    for kind, count in list(stats.waiting.items()):
-        add("rocketmq_processor_watermark", f"{node},{label_text({'processor': kind})}", count)
+    for kind in kinds:
+        add("rocketmq_processor_watermark", f"{node},{label_text({'processor': kind})}", stats.waiting[kind])
     reasons = [(kind, reason) for kind in kinds for reason in (*_REASONS, *_MORE_REASONS.get(kind, ()))]
     for (kind, reason), count in {**dict.fromkeys(reasons, 0), **stats.refused}.items():
         add("rocket_requests_refused_total", f"{node},{label_text({'processor': kind, 'reason': reason})}", count)
