@@ -25,7 +25,8 @@ needs_prometheus = pytest.mark.skipif(
     not INSTALLED, reason="prometheus and promtool are not installed: apt-get install prometheus"
 )
 _INTERVAL = "1s"
-_READY = re.compile(r'msg="Listening on" address=(\S+).*msg="Server is ready', re.DOTALL)
+_LISTENING = re.compile(r'msg="Listening on" address=(\S+)')
+_READY = 'msg="Server is ready'
 
 
 def rules() -> dict[str, dict[str, Any]]:
@@ -80,6 +81,12 @@ class Prometheus:
         return [datetime.fromisoformat(one["lastEvaluation"]) for one in self.get("rules")["groups"]]
 
 
+def _address(log: str) -> str | None:
+    """The address of a server that is ready. Either can be logged first."""
+    found = _LISTENING.search(log)
+    return found[1] if found is not None and _READY in log else None
+
+
 @contextmanager
 def running(directory: Path, targets: Mapping[str, Sequence[str]], alerts: str) -> Iterator[Prometheus]:
     """Prometheus with these URLs by job as its targets."""
@@ -111,9 +118,10 @@ def running(directory: Path, targets: Mapping[str, Sequence[str]], alerts: str) 
             stderr=output,
         )
     try:
-        found = until(lambda: process.poll() is not None or _READY.search(log.read_text()), "Prometheus")
-        assert isinstance(found, re.Match), log.read_text()
-        prometheus = Prometheus(f"http://{found[1]}")
+        until(lambda: process.poll() is not None or _address(log.read_text()), "Prometheus")
+        address = _address(log.read_text())
+        assert address is not None, log.read_text()
+        prometheus = Prometheus(f"http://{address}")
         until(lambda: prometheus.get("targets")["activeTargets"])
         prometheus.settle()
         yield prometheus

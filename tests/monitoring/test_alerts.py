@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -292,11 +293,8 @@ def test_the_dashboard_shows_data_in_every_panel(served: tuple[World, dict[str, 
         use_everything(one).close()
         prometheus.settle()
         prometheus.settle()
-
-        def empty() -> list[tuple[str, str]]:
-            return [(title, text) for title, text in expressions if not prometheus.query(with_variables(text))]
-
-        until(lambda: not empty(), f"data of {empty()}")
+        for title, text in expressions:
+            until(partial(prometheus.query, with_variables(text)), f"data of {title}: {text}")
         for variable in DASHBOARD["templating"]["list"]:
             if variable["type"] == "query":
                 metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
