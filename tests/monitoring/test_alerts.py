@@ -163,6 +163,11 @@ def fail_to_consume(one: World) -> None:
         until(lambda: "%DLQ%consumers" in admin.topics())
 
 
+def fail_to_consume_at_once(one: World) -> None:
+    """The first message of a group is a dead letter before anything of the group was scraped."""
+    consume(one, b"bad")
+
+
 def leave_a_query_behind(one: World) -> None:
     queue = one.send("Orders", *(b"%d" % number for number in range(3)))
     one.pair.ahead += 58 * HOUR_MS
@@ -199,6 +204,7 @@ FAULTS: tuple[tuple[str, Callable[[World], None]], ...] = (
     ("RocketGroupBehind", stop_consuming),
     ("RocketRetentionNearGroup", stop_consuming_for_days),
     ("RocketDeadLetters", fail_to_consume),
+    ("RocketDeadLetters", fail_to_consume_at_once),
     ("RocketRetentionNearStream", leave_a_query_behind),
     ("RocketRetentionOvertakesStream", delete_before_a_query),
 )
@@ -361,7 +367,43 @@ def test_retention_overtakes_a_stream_within_six_hours(tmp_path: Path) -> None:
         after_two_hours(hours_of_growth, "1000+0x240", fires=False),  # a query that keeps up
         after_two_hours("1000000+5000x120", "9000000-5000x120", fires=False),  # one that catches up
     ]
-    given = tmp_path / "test.yml"
+    check_alerts(tmp_path, cases)
+
+
+def check_alerts(directory: Path, cases: list[dict[str, object]]) -> None:
+    given = directory / "test.yml"
     given.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}))
     tested = promtool("test", "rules", str(given))
     assert tested.returncode == 0, (tested.stdout + tested.stderr).decode()
+
+
+def after_17_minutes(up: str, dead_letters: str, *, fires: bool) -> dict[str, object]:
+    """A test of promtool: whether the alert of dead letters fires then."""
+    broker = 'job="rocketmq",instance="a:5557"'
+    of_group = {"cluster": "c", "consumer_group": "billing", "topic": "Orders"}
+    labels = ",".join(f'{name}="{value}"' for name, value in of_group.items())
+    summary = "Messages of Orders became dead letters of group billing"
+    expected = [{"exp_labels": {"severity": "warning", **of_group}, "exp_annotations": {"summary": summary}}]
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"up{{{broker}}}", "values": up},
+            {"series": f"rocketmq_send_to_dlq_messages_total{{{broker},{labels}}}", "values": dead_letters},
+        ],
+        "alert_rule_test": [
+            {"eval_time": "17m", "alertname": "RocketDeadLetters", "exp_alerts": expected if fires else []}
+        ],
+    }
+
+
+def test_dead_letters_of_a_counter_that_appears(tmp_path: Path) -> None:
+    cases = [
+        after_17_minutes("1+0x20", "_x10 1+0x9", fires=True),
+        after_17_minutes("1+0x20", "_x2 1+0x17", fires=False),  # 14 minutes ago
+        after_17_minutes("1+0x20", "0+0x10 1+0x9", fires=True),
+        after_17_minutes("1+0x20", "_x10 0+0x9", fires=False),  # deliveries
+        after_17_minutes("_x10 1+0x9", "_x10 1+0x9", fires=False),  # a new Prometheus
+        after_17_minutes("1+0x9 0+0x4 1+0x4", "1+0x9 stale _x4 1+0x4", fires=False),  # it could not scrape the broker
+        after_17_minutes("1+0x20", "1+0x9 stale _x4 1+0x4", fires=True),  # the broker started again in between
+    ]
+    check_alerts(tmp_path, cases)
