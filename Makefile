@@ -99,7 +99,7 @@ cost: $(STAMP)
 
 fuzz: export FUZZ_CASES ?= 1000000
 fuzz: $(STAMP)
-	@$(RUN) python -m pytest -n 2 --dist load --maxschedchunk 1 tests/fuzz/test_fuzz.py $(ARGS)
+	@$(RUN) python -m pytest -n 2 --dist worksteal tests/fuzz/test_fuzz.py $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
