@@ -477,10 +477,8 @@ def _java_hashes(texts: pa.Array) -> I64:
     first, last = int(edges[0]), int(edges[-1])
     if first == last:  # may have no buffers
         return np.zeros(len(texts), np.int64)
-    pad = int(np.diff(edges).max())  # for java_hashes()
-    raw = np.zeros(pad + last - first, np.uint8)
-    raw[pad:] = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
-    edges += pad - first
+    raw = np.frombuffer(texts.buffers()[2], np.uint8)[first:last]
+    edges -= first
     signed: I64 = java_hashes(raw, edges[:-1], edges[1:]).view(np.int32).astype(np.int64)
     return signed
 

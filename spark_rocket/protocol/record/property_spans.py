@@ -33,19 +33,16 @@ class PropertySpans:
 
     def __init__(self, raw: ByteArray, starts: Ints, lengths: Ints) -> None:
         self.count = len(starts)
-        longest = int(np.maximum.reduce(lengths, initial=0))
-        pad = 1 << longest.bit_length()  # for java_hashes()
-        ends = (lengths + 1).cumsum() + pad
+        ends = (lengths + 1).cumsum()
         begins = ends - lengths
-        size = int(ends[-1]) if self.count else pad
+        size = int(ends[-1]) if self.count else 0
         self.data = data = np.empty(size + 1 + _WORD, np.uint8)
-        data[:pad] = _WORD
         data[size:] = 0
         data[size] = _SEPARATOR
         data[begins - 1] = _SEPARATOR
         copy_spans(raw, starts, lengths, data, begins)
         self._begins = begins
-        marks = (data[pad : size + 1] == _SEPARATOR).nonzero()[0] + pad
+        marks = (data[: size + 1] == _SEPARATOR).nonzero()[0]
         self._starts, self._ends = marks[:-1] + 1, marks[1:]
         self._heads = blocks(data, _WORD)[self._starts].view(np.uint64)
 

@@ -1,9 +1,9 @@
 """Byte strings of any lengths at any places of a buffer ("spans"): walked, copied and hashed many at a time.
 
 No Python runs per string, except where each length field leads to the next one (``walk_sizes``). The rest is done with
-a few array operations for all strings whose lengths have the same number of bits: such a string is copied as two blocks
-as long as the shortest of them, one at its start and one at its end, which may overlap. Work and memory are
-linear in the number of strings and their bytes. Without pyarrow, which servers do not load.
+a few array operations. Strings whose lengths have the same number of bits are copied together: each as two blocks as
+long as the shortest of them, one at its start and one at its end, which may overlap. Work and memory are linear in the
+number of strings and the bytes of the buffer. Without pyarrow, which servers do not load.
 
 Pure functions.
 """
@@ -28,11 +28,13 @@ Units = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 _ASCII_END = 0x80
 _NEWLINE = 0x0A
+_INVERSE = pow(31, -1, 1 << 32)
 _VIEWED = 2048  # for strings up to this mean length a copy is cheaper than a view
 _LARGE = 4096  # strings from this length on are copied one by one
 _PASS_BYTES = 1 << 18  # copied at once: the intermediate memory stays in a core's cache
-_SHORT = 15  # strings of up to this length are hashed together
-_MATRIX_BYTES = 1 << 20  # of strings hashed at once
+_HASHED_BYTES = 1 << 18  # of strings hashed at once
+_GAP = 32  # hashing as many bytes between strings takes as long as copying a string
+_GAPS = 1 << 13  # the same for a call of copy_spans()
 
 
 def walk_sizes(data: Buffer, least: int) -> tuple[Ints, int]:
@@ -89,7 +91,7 @@ def body_crcs(data: Buffer, starts: Ints, ends: Ints) -> Ints:
 
 def copy_spans(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:
     """Copy strings of ``source`` to ``places`` in ``target``; source and target do not overlap."""
-    for rows, width, longest in _groups(lengths, 0):
+    for rows, width, longest in _groups(lengths):
         begins, at, sizes = starts[rows], places[rows], lengths[rows]
         if width >= _LARGE:
             _copy_one_by_one(source, begins, sizes, target, at)
@@ -111,18 +113,15 @@ def _copy_one_by_one(source: ByteArray, starts: Ints, lengths: Ints, target: Byt
         write[place:stop] = read[start:end]
 
 
-def _groups(lengths: Ints, small: int) -> Iterator[tuple[Any, int, int]]:
-    """Yield an index of rows, and the smallest and largest length in them.
-
-    The largest is at most twice the smallest, or ``small``.
-    """
+def _groups(lengths: Ints) -> Iterator[tuple[Any, int, int]]:
+    """Yield an index of rows, and the smallest and largest length in them: at most twice the smallest."""
     if not len(lengths):
         return
     shortest, longest = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
-    if longest <= max(2 * shortest, small):
+    if longest <= 2 * shortest:
         yield slice(None), shortest, longest
         return
-    bits = np.frexp(np.maximum(lengths, small))[1]
+    bits = np.frexp(lengths)[1]
     for number in range(int(bits.min()), int(bits.max()) + 1):
         rows = np.flatnonzero(bits == number)
         if len(rows):
@@ -131,74 +130,55 @@ def _groups(lengths: Ints, small: int) -> Iterator[tuple[Any, int, int]]:
 
 
 @cache
-def _powers(width: int) -> Hashes:
-    """Return 31^(width - 1) … 31^0, modulo 2^32."""
-    powers = np.full(width, 31, np.uint32)
-    powers[:1] = 1
-    return np.multiply.accumulate(powers, dtype=np.uint32)[::-1].copy()  # wraps at 32 bits, as Java's int does
+def _powers(base: int, bits: int) -> Hashes:
+    """Return the powers of a number from 0 to 2^bits, modulo 2^32."""
+    powers = np.full((1 << bits) + 1, base, np.uint32)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)  # wraps at 32 bits, as Java's int does
 
 
 def java_hashes(raw: ByteArray, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
     """Return Java's ``String.hashCode`` of strings in UTF-8, as unsigned numbers.
 
-    ``before``: the hash of a string before each of them. Before the first string, ``raw`` must have as many bytes as
-    the longest string. Invalid bytes count as U+FFFD.
-    """
-    hashes = np.zeros(len(starts), np.uint32) if before is None else before
-    if int(raw.max(initial=0)) < _ASCII_END:
-        return _hash_units(raw, starts, ends, hashes)
-    high = np.flatnonzero(raw >= _ASCII_END)
-    is_ascii = np.searchsorted(high, starts) == np.searchsorted(high, ends)
-    rows, others = np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)
-    found = np.empty_like(hashes)
-    found[rows] = _hash_units(raw, starts[rows], ends[rows], hashes[rows])
-    sums = (ends[others] - starts[others]).cumsum()
-    cuts = np.searchsorted(sums, np.arange(_MATRIX_BYTES, sums[-1] if len(sums) else 0, _MATRIX_BYTES))
-    for part in np.split(others, cuts):
-        if len(part):
-            found[part] = _hash_units(*_utf16(raw, starts[part], ends[part]), hashes[part])
-    return found
+    ``before``: the hash of a string before each of them. Invalid bytes count as U+FFFD.
 
-
-def _hash_units(units: Units, starts: Ints, ends: Ints, before: Hashes) -> Hashes:
-    """Hash strings of these units, continued from the hashes ``before``."""
-    lengths = ends - starts
-    hashes = before.copy()
-    for rows, _, width in _groups(lengths, _SHORT):
-        if not width:
-            continue
-        of_group, step = np.arange(len(starts))[rows], max(_MATRIX_BYTES // width, 1)
-        for at in range(0, len(of_group), step):
-            part = of_group[at : at + step]
-            hashes[part] = _hash_rows(units, width, ends[part], lengths[part], hashes[part])
-    return hashes
-
-
-def _hash_rows(units: Units, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
-    """Hash strings of up to ``width`` units, as the rows of a matrix, with zeros on the left."""
-    cells = blocks(units, width)[ends - width].view(units.dtype).reshape(-1, width)
-    powers = _powers(1 << width.bit_length())[-width - 1 :]
-    scale: Any = powers[0]
-    if int(lengths.min()) < width:
-        cells *= np.arange(width) >= (width - lengths)[:, None]
-        scale = powers[width - lengths]
-    hashes: Hashes = np.einsum("ij,j->i", cells, powers[1:], dtype=np.uint32, casting="unsafe")
-    hashes += before * scale
-    return hashes
-
-
-def _utf16(raw: ByteArray, starts: Ints, ends: Ints) -> tuple[Units, Ints, Ints]:
-    """Return strings in UTF-16, and the start and end of each.
-
-    All are decoded at once, with a newline before and after each string: a newline is one byte and one unit, and ends
-    an invalid sequence like the end of the text does. So the newlines of both forms correspond.
+    A hash is the sum of the units c at the places p as c * 31^(end - 1 - p). 31 is odd and therefore has an inverse
+    modulo 2^32, so it is the difference of two running sums of c / 31^(p + 1), times 31^end.
     """
     lengths = ends - starts
-    pad = int(lengths.max()) + 1  # for java_hashes()
-    places = (lengths + 1).cumsum() + pad - lengths - 1
-    text = np.full(int(places[-1] + lengths[-1]) + 1, _NEWLINE, np.uint8)
-    copy_spans(raw, starts, lengths, text, places)
-    units = np.frombuffer(text.tobytes().decode("utf-8", "replace").encode("utf-16-le"), np.dtype("<u2"))
-    of_bytes, of_units = np.flatnonzero(text == _NEWLINE), np.flatnonzero(units == _NEWLINE)
-    before, after = (of_units[np.searchsorted(of_bytes, edges)] for edges in (places - 1, places + lengths))
-    return units, before + 1, after
+    size = int(lengths.sum())
+    if size > _HASHED_BYTES and len(starts) > 1:
+        halves = []
+        for part in (slice(len(starts) // 2), slice(len(starts) // 2, None)):
+            low, high = starts[part].min(), ends[part].max()
+            of_part = None if before is None else before[part]
+            halves.append(java_hashes(raw[low:high], starts[part] - low, ends[part] - low, of_part))
+        return np.concatenate(halves)
+    units: Units = raw
+    if int(raw.max(initial=0)) >= _ASCII_END or len(raw) > size + _GAP * len(starts) + _GAPS:
+        units, starts, ends = _separate(raw, starts, lengths)
+    bits = len(units).bit_length()
+    sums = np.zeros(len(units) + 1, np.uint32)
+    sums[1:] = units
+    sums *= _powers(_INVERSE, bits)[: len(sums)]
+    np.add.accumulate(sums, out=sums)
+    powers = _powers(31, bits)
+    hashes: Hashes = (sums[ends] - sums[starts]) * powers[ends]
+    return hashes if before is None else hashes + before * powers[ends - starts]
+
+
+def _separate(raw: ByteArray, starts: Ints, lengths: Ints) -> tuple[Units, Ints, Ints]:
+    """Copy strings, with a newline before and after each; return them in ASCII or UTF-16, and their starts and ends.
+
+    All are decoded at once: a newline is one byte and one unit, and ends an invalid sequence like the end of the text
+    does. So the newlines of both forms correspond.
+    """
+    edges = np.append(0, (lengths + 1).cumsum())
+    text = np.full(int(edges[-1]) + 1, _NEWLINE, np.uint8)
+    copy_spans(raw, starts, lengths, text, edges[:-1] + 1)
+    units: Units = text
+    if int(text.max()) >= _ASCII_END:
+        units = np.frombuffer(text.tobytes().decode("utf-8", "replace").encode("utf-16-le"), np.dtype("<u2"))
+        of_bytes, of_units = np.flatnonzero(text == _NEWLINE), np.flatnonzero(units == _NEWLINE)
+        edges = of_units[np.searchsorted(of_bytes, edges)]
+    return units, edges[:-1] + 1, edges[1:]

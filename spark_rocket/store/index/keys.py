@@ -83,13 +83,12 @@ def keys_of_runs(runs: Sequence[WrittenRun], data: bytes) -> tuple[Ints, Hashes,
 
 def _keys(properties: PropertySpans, prefixes: npt.NDArray[np.uint32]) -> tuple[Ints, Hashes]:
     """Return record number and hash of each key, in index order. ``prefixes``: hashes of what is before the keys."""
-    unique, starts, ends = properties.values(b"UNIQ_KEY")
-    unique_hashes = properties.hashes(starts, ends, prefixes[unique])
-    keyed, starts, ends = properties.values(b"KEYS")
-    values, starts, ends = properties.words(starts, ends)
-    keyed = keyed[values]
-    records = np.concatenate((unique, keyed))
-    hashes = np.concatenate((unique_hashes, properties.hashes(starts, ends, prefixes[keyed])))
+    unique, *of_unique = properties.values(b"UNIQ_KEY")
+    keyed, *of_keys = properties.values(b"KEYS")
+    values, *of_words = properties.words(*of_keys)
+    records = np.concatenate((unique, keyed[values]))
+    starts, ends = map(np.concatenate, zip(of_unique, of_words, strict=True))
+    hashes = properties.hashes(starts, ends, prefixes[records])
     order = np.argsort(records, kind="stable")
     return records[order], _absolute(hashes.view(np.int32)[order])
 
