@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin
 
@@ -65,22 +65,17 @@ def checked(function: F, prepare: Callable[[F, tuple[Any, ...], dict[str, Any]],
     ``prepare``: for a method; returns the arguments to call it with, from those that were checked, if its object has
     ``prepares_arguments``.
     """
-    hints: dict[str, tuple[Any, frozenset[type]]] | None = None
-    positional: list[str] = []
+    hints = _Hints(function)
     second: frozenset[type] = frozenset()  # types of a method's first argument that need no further check
 
     def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal hints, second
-        if hints is None:  # at the first call: all modules are loaded then
-            positional[:] = inspect.signature(function).parameters
-            hints = {name: (hint, _exact_types(name, hint)) for name, hint in hints_of(function).items()}
-            if len(positional) > 1 and positional[0] not in hints and positional[1] in hints:
-                second = hints[positional[1]][1] - {float}  # which may be NaN
-        for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
-            if name in hints:
-                (hint, exact), kind = hints[name], type(value)
-                if kind not in exact or (kind is float and value != value):
-                    check(name, value, hint)
+        nonlocal second
+        for name, value in (*zip(hints.positional, args, strict=False), *kwargs.items()):
+            (hint, exact), kind = hints[name], type(value)
+            if hint is not None and (kind not in exact or (kind is float and value != value)):
+                check(name, value, hint)
+        if len(args) == 2 and hints[hints.positional[0]][0] is None:
+            second = hints[hints.positional[1]][1] - {float}  # which may be NaN
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -99,15 +94,37 @@ def checked_class(kind: type[C]) -> type[C]:
     return kind
 
 
-def _exact_types(name: str, hint: Any) -> frozenset[type]:
-    """Return types whose values need no further check but that for NaN, because sends are frequent."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    origins = ((kind, get_origin(kind)) for kind in kinds)
-    plain = {
-        origin or kind for kind, origin in origins if isinstance(origin or kind, type) and not _is_container(origin)
-    }
-    plain |= {int} if float in kinds else set()
-    return frozenset(plain - {int} if name.endswith(_TIMES) else plain)
+class _Hints(dict[str, tuple[Any, frozenset[type]]]):
+    """The annotation of each argument, None without one, and the types whose values need no further check.
+
+    They are looked up for the first value: all modules are loaded then, and most calls give few of the arguments.
+    """
+
+    def __init__(self, function: Any) -> None:
+        code = function.__code__
+        self.positional: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+        self._function = function
+        self._annotations: dict[str, tuple[Any, str]] | None = None
+
+    def __missing__(self, name: str) -> tuple[Any, frozenset[type]]:
+        if self._annotations is None:
+            self._annotations = _annotations(self._function)
+        found = self[name] = _known(*self._annotations.get(name, (None, "")), name.endswith(_TIMES))
+        return found
+
+
+@cache
+def _known(written: Any, module: str, is_time: bool) -> tuple[Any, frozenset[type]]:
+    """Return the annotation, and the types whose values need no further check but that for NaN."""
+    hint = _resolved(written, module)
+    kinds = get_args(hint) if isinstance(hint, types.UnionType) or get_origin(hint) is Union else (hint,)
+    plain: set[type] = {int} if float in kinds else set()
+    for kind in kinds:
+        if isinstance(kind, type):
+            plain.add(kind)
+        elif isinstance(origin := get_origin(kind), type) and not issubclass(origin, Iterable):
+            plain.add(origin)
+    return hint, frozenset(plain - {int} if is_time else plain)
 
 
 def _is_container(origin: Any) -> bool:
@@ -116,26 +133,27 @@ def _is_container(origin: Any) -> bool:
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations by argument, also in ``**options: Unpack[…]``. Unknown ones are omitted."""
-    found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.annotation is parameter.empty:
-            continue
-        hint = _resolved(parameter.annotation, function.__module__)
-        if parameter.kind is parameter.VAR_KEYWORD:
-            for kind in get_args(hint) if get_origin(hint) is typing.Unpack else ():
-                found |= _of_typed_dict(kind)
-        elif hint is not None and parameter.kind is not parameter.VAR_POSITIONAL:
-            found[name] = hint
+    found = {name: _resolved(*given) for name, given in _annotations(inspect.unwrap(function)).items()}
+    return {name: hint for name, hint in found.items() if hint is not None}
+
+
+def _annotations(function: Any) -> dict[str, tuple[Any, str]]:
+    """Return the annotation of each argument as it is written, and its module."""
+    code, written, module = function.__code__, function.__annotations__, function.__module__
+    count = code.co_argcount + code.co_kwonlyargcount
+    found = {name: (written[name], module) for name in code.co_varnames[:count] if name in written}
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        options = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
+        hint = _resolved(written.get(options), module)
+        for kind in get_args(hint) if get_origin(hint) is typing.Unpack else ():
+            found |= {name: (one, kind.__module__) for name, one in kind.__annotations__.items()}
     return found
 
 
-def _of_typed_dict(kind: Any) -> dict[str, Any]:
-    own = {name: _resolved(hint, kind.__module__) for name, hint in getattr(kind, "__annotations__", {}).items()}
-    return {name: hint for name, hint in own.items() if hint is not None}
-
-
 def _resolved(hint: Any, module: str) -> Any:
-    """Return the annotation; None if it is unknown at run time."""
+    """Return the annotation; None if there is none, or if it is unknown at run time."""
+    if hint is None:
+        return None
 
     def annotated() -> None: ...
 

@@ -9,7 +9,10 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 
@@ -18,13 +21,14 @@ class Value:
 
     __slots__ = ()
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self: Any, other: object) -> bool:
+        compared = _compared(self.__class__)
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return _compared(self) == _compared(other)
+        return bool(compared(self) == compared(other))
 
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in _fields(self) if field.repr)
+    def __repr__(self: Any) -> str:
+        shown = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)
         return f"{type(self).__qualname__}({shown})"
 
 
@@ -33,13 +37,12 @@ class FrozenValue(Value):
 
     __slots__ = ()
 
-    def __hash__(self) -> int:
-        return hash(_compared(self))
+    def __hash__(self: Any) -> int:
+        return hash(_compared(self.__class__)(self))
 
 
-def _fields(value: Any) -> tuple[Any, ...]:
-    return fields(value)
-
-
-def _compared(value: object) -> tuple[object, ...]:
-    return tuple([getattr(value, field.name) for field in _fields(value) if field.compare])
+@cache
+def _compared(kind: Any) -> Callable[[object], object]:
+    """Return a function that returns a value's compared fields, as a tuple."""
+    names = [field.name for field in fields(kind) if field.compare]
+    return attrgetter(*names) if len(names) > 1 else lambda value: tuple([getattr(value, name) for name in names])

@@ -134,8 +134,7 @@ def known_columns(schema: pa.Schema, known: pa.Schema, owner: str) -> tuple[str,
 
 def check_column(field: pa.Field, known: pa.Field, shown: str) -> None:
     """Reject another type, and NOT NULL for a nullable column. ``shown`` is the column's name in errors."""
-    kind = type_name(known.type)
-    if type_name(field.type) != kind:
+    if field.type != known.type and type_name(field.type) != (kind := type_name(known.type)):
         raise SchemaError(
             f"the column {shown} is {kind}, not {type_name(field.type)}.",
             remedy=f"Use `{field.name} {kind}` in the schema and cast in the query.",

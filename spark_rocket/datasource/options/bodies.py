@@ -222,7 +222,7 @@ def body_settings(
         dead_letters in topics or (pattern is not None and bool(matching(pattern, [dead_letters], namespace)))
     )
     _check_dead_letters(bad, dead_letters, is_read=is_read)
-    if values.is_given("badRecordColumn") and bad is not BadRecords.COLUMN:
+    if "badRecordColumn" in values.given and bad is not BadRecords.COLUMN:
         raise OptionError(
             f"option badRecordColumn requires badRecords=column, not badRecords={bad.value}.",
             remedy="Remove it, or set badRecords=column.",

@@ -21,7 +21,7 @@ from spark_rocket.datasource.stream_offsets import format_time
 def check_needs(values: Values) -> None:
     """Reject options whose required options (per the table) are missing: they would silently have no effect."""
     for option in OPTIONS:
-        for needed in option.needs if values.is_given(option.name) else ():
+        for needed in option.needs if option.name in values.given else ():
             if _is_set(values, needed):
                 continue
             other, shown = needed.partition("=")[0], needed.replace("|", " or ")
@@ -34,7 +34,7 @@ def check_needs(values: Values) -> None:
 def check_conflicts(values: Values) -> None:
     """Reject options that the table excludes."""
     for option in OPTIONS:
-        for excluded in option.excludes if values.is_given(option.name) else ():
+        for excluded in option.excludes if option.name in values.given else ():
             is_excluding = not excluded.value or _is_set(values, f"{option.name}={excluded.value}")
             if is_excluding and _is_set(values, excluded.other):
                 raise error("BAD_OPTION.CONFLICT", case=excluded.case, option=option.name, other=excluded.other)

@@ -106,9 +106,8 @@ class ClusterConnection(FrozenValue):
         return found
 
 
-def connection_of(values: Values) -> dict[str, Any]:
+def connection_of(values: Values, namespace: Namespace) -> dict[str, Any]:
     """Return the connection fields of all parsed options. A store directory needs none but the namespace."""
-    namespace = namespace_of(values)
     if "storePath" in values:
         return {"name_server": "", "connection": ClusterConnection(namespace=namespace)}
     address_map = as_address_map(values.get("addressMap"))

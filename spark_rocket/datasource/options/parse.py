@@ -39,7 +39,7 @@ _WITH_NAMES = frozenset(option.name for option in OPTIONS if option.has_names)
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options. OptionError has the remedy."""
-    values = _parse(raw, scope, READS)
+    values, namespace = _parse(raw, scope, READS)
     check_store(values)
     topics, pattern, assigned = topics_to_read(values)
     own: dict[str, Any] = {
@@ -50,26 +50,26 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         "ending": ending_position(values),
         "is_stream": scope is Scope.READ_STREAM,
         "look_up": look_up_of(values),
-        "body": body_settings(values, topics, pattern, namespace_of(values)),
+        "body": body_settings(values, topics, pattern, namespace),
     }
-    options = ReadOptions(**_fields(READS, values) | own | connection_of(values))
+    options = ReadOptions(**_fields(READS, values) | own | connection_of(values, namespace))
     check_read(options)
     return options
 
 
-def _fields(scopes: frozenset[Scope], values: Values) -> dict[str, Any]:
+def _fields(scopes: frozenset[Scope], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that hold the value of an option."""
     return {option.field: values.get(option.name) for option in OPTIONS if option.scopes & scopes and option.has_field}
 
 
 def internal_read(**own: Any) -> ReadOptions:
     """Return the options of a read that no query has requested: ``own`` and defaults."""
-    return ReadOptions(**_fields(READS, Values(_defaults(READS), frozenset())) | own)
+    return ReadOptions(**_fields(READS, _defaults(READS)) | own)
 
 
 def internal_write(**own: Any) -> WriteOptions:
     """Return the options of a write that no query has requested: ``own`` and defaults."""
-    return WriteOptions(**_fields(WRITES, Values(_defaults(WRITES), frozenset())) | own)
+    return WriteOptions(**_fields(WRITES, _defaults(WRITES)) | own)
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
@@ -81,7 +81,7 @@ def body_of(raw: Mapping[str, str]) -> BodySettings | None:
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     """Parse a write's options. OptionError has the remedy."""
-    values = _parse(raw, scope, WRITES)
+    values, namespace = _parse(raw, scope, WRITES)
     check_write(values, scope)
     own: dict[str, Any] = {
         "exactly_once": values["deliveryGuarantee"] is Guarantee.EXACTLY_ONCE,
@@ -89,19 +89,19 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         "compression": values["compression"].value,
         "body": body_settings(values),
     }
-    return WriteOptions(**_fields(WRITES, values) | own | connection_of(values))
+    return WriteOptions(**_fields(WRITES, values) | own | connection_of(values, namespace))
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
     """Return whether the options are options of a view."""
-    return any(key.lower() == "view" for key in raw)
+    return "view" in map(str.lower, raw)
 
 
 def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
     """Parse a view's options. OptionError has the remedy."""
-    values = _parse(raw, Scope.VIEW, VIEWS)
+    values, namespace = _parse(raw, Scope.VIEW, VIEWS)
     own = {"view": values["view"], "topics": values.get("subscribe", ())}
-    return ViewOptions(**_fields(VIEWS, values) | own | connection_of(values))
+    return ViewOptions(**_fields(VIEWS, values) | own | connection_of(values, namespace))
 
 
 def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
@@ -135,20 +135,21 @@ def _refused(key: str, scopes: frozenset[Scope]) -> Exception:
     return error("BAD_OPTION.SCOPE", case=case, option=option.name, belongs=belongs, wanted=wanted)
 
 
-def _parse(raw: Mapping[str, str], scope: Scope, direction: frozenset[Scope]) -> Values:
-    """Parse the options of a scope. Options of the other scopes of its direction have their defaults."""
+def _parse(raw: Mapping[str, str], scope: Scope, direction: frozenset[Scope]) -> tuple[Values, Namespace]:
+    """Parse the options of a scope. Options of the other scopes of its direction have their defaults.
+
+    Names have the namespace, which is returned, too.
+    """
     given = parse_given(raw, frozenset({scope}))
     values = Values({**_defaults(direction), **given}, given.given)
     check_needs(values)
     check_conflicts(values)
-    return _with_wire_names(values)
-
-
-def _with_wire_names(values: Values) -> Values:
-    """Put the namespace before the names in options."""
     namespace = namespace_of(values)
-    if not namespace:
-        return values
+    return _with_wire_names(values, namespace) if namespace else values, namespace
+
+
+def _with_wire_names(values: Values, namespace: Namespace) -> Values:
+    """Put the namespace before the names in options."""
     found = {name: _renamed(value, namespace) if name in _WITH_NAMES else value for name, value in values.items()}
     return Values(found, values.given)
 

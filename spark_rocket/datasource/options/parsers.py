@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -38,25 +38,13 @@ from spark_rocket.remoting.name_server_list import parse_name_servers
 Parser = Callable[[str, str], object]
 
 
-@dataclass(frozen=True)
-class Values(Mapping[str, Any]):
+class Values(dict[str, Any]):
     """Parsed options by documented name, with defaults."""
 
-    parsed: Mapping[str, Any]
-    given: frozenset[str]
-    """The options that the query sets."""
-
-    def __getitem__(self, option: str) -> Any:
-        return self.parsed[option]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parsed)
-
-    def __len__(self) -> int:
-        return len(self.parsed)
-
-    def is_given(self, option: str) -> bool:
-        return option in self.given
+    def __init__(self, parsed: Mapping[str, Any], given: frozenset[str]) -> None:
+        super().__init__(parsed)
+        self.given = given
+        """The options that the query sets."""
 
 
 class Start(Enum):
@@ -252,8 +240,8 @@ def writable_topic(option: str, text: str) -> str:
 
 
 def topic_names(option: str, text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
-    if not all(_is_name(topic) for topic in topics):
+    topics = tuple(dict.fromkeys(map(str.strip, text.split(","))))
+    if not all(map(_is_name, topics)):
         wanted = "comma-separated topic names, each 1 to 127 of the characters a-z A-Z 0-9 _ - % |"
         raise bad_value(option, text, wanted)
     return topics

@@ -41,7 +41,7 @@ def starting_position(values: Values, *, is_stream: bool) -> Position:
     default = Position(Start.LATEST if is_stream else Start.EARLIEST)
     position = _with_times(values, "starting", position, moment) or default
     has_times = position.kind in (Start.TIMESTAMP, Start.TIMES) or position.fallback is Fallback.TIMESTAMP
-    if values.is_given("startingOffsetsByTimestampStrategy") and not has_times:
+    if "startingOffsetsByTimestampStrategy" in values.given and not has_times:
         needed = "startingTimestamp or startingOffsetsByTimestamp"
         raise error("BAD_OPTION.NO_EFFECT", option="startingOffsetsByTimestampStrategy", needed=needed)
     return replace(position, strategy=values.get("startingOffsetsByTimestampStrategy", Strategy.LATEST))
@@ -68,7 +68,7 @@ def _with_times(values: Values, side: str, position: Position | None, moment: Mo
         if position is not None and position.kind is Start.TIMESTAMP:
             raise _no_timestamp(option, single)
         return position
-    if position is not None and position.kind is not Start.TIMESTAMP and values.is_given(option):
+    if position is not None and position.kind is not Start.TIMESTAMP and option in values.given:
         timed = single if moment is not None else each
         raise error("BAD_OPTION.CONFLICT", case="TIME", option=timed, position=option, kind=position.kind.value)
     return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from string import ascii_uppercase
 
 from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, MAX_MESSAGE_SIZE
 from spark_rocket.common.values import FrozenValue
@@ -72,6 +72,7 @@ class Scope(Enum):
 READS = frozenset({Scope.READ, Scope.READ_STREAM})
 WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
 VIEWS = frozenset({Scope.VIEW})
+_SNAKE_CASE = str.maketrans({letter: f"_{letter.lower()}" for letter in ascii_uppercase})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +111,7 @@ class Option(FrozenValue):
     @cached_property
     def field(self) -> str:
         """The name of its field."""
-        name = re.sub(r"([A-Z])", r"_\1", self.name).lower()
+        name = self.name.translate(_SNAKE_CASE)
         return f"{name}_ms" if self.type.startswith("duration") else name
 
 
