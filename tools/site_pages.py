@@ -19,7 +19,7 @@ import importlib
 import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -63,13 +63,22 @@ _SCRIPT = """<script>
 
 # The widths of code in a table: its font, and the padding of a cell.
 _CHARACTER_REM, _CELL_PADDING_REM = 0.335, 1.4
-_MAX_NAME_CHARACTERS, _MAX_WORD_CHARACTERS, _MIN_TEXT_CHARACTERS = 36, 13, 20
+_MAX_NAME_CHARACTERS, _MAX_WORD_CHARACTERS, _MIN_TEXT_CHARACTERS = 36, 14, 20
 
 #: The weight of a folder or page in the search: readers look for a guide first, and seldom for a single method.
 _SEARCH_BOOSTS = {"guides": 4.0, "recipes": 4.0, "reference": 2.0, "internals": 0.5, "api.md": 0.2, "cli.md": 0.5}
 
 #: The section of the navigation with the Chinese pages.
 _CHINESE_SECTION = "中文"
+#: The sections of the navigation with the English pages, in Chinese.
+_SECTIONS = {
+    "Recipes": "示例",
+    "Use": "使用",
+    "Operate": "运维",
+    "Migrate": "迁移",
+    "Reference": "参考",
+    "Internals": "内部实现",
+}
 
 
 def on_startup(command: str, **_: Any) -> None:
@@ -128,10 +137,25 @@ def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
     context["nav"] = copy.copy(nav)
     translated = [item for section in nav.items if section.title == _CHINESE_SECTION for item in section.children]
     others = [item for item in nav.items if item.title != _CHINESE_SECTION]
-    context["nav"].items = [*translated, *others] if chinese else others
+    context["nav"].items = [*translated, *in_english_only(others, pages)] if chinese else others
     if chinese:
         context["nav"].homepage = next(found for found in nav.pages if found.file.src_uri == "index.zh.md")
     return context
+
+
+def in_english_only(items: list[Any], pages: Mapping[str, str]) -> list[Any]:
+    """Return the pages of the navigation that have no translation, in their sections."""
+    found = []
+    for item in items:
+        if item.is_section:
+            section = copy.copy(item)
+            section.title = f"{_SECTIONS[item.title]}（英文）"
+            section.children = in_english_only(item.children, pages)
+            if section.children:
+                found.append(section)
+        elif item.file.src_uri.replace(".md", ".zh.md") not in pages:
+            found.append(item)
+    return found
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -152,7 +176,7 @@ def with_widths_and_labels(table: str) -> str:
     widths = [_CELL_PADDING_REM + min(word, limit) * _CHARACTER_REM for word, limit in zip(words, limits, strict=True)]
 
     def opened(row: str) -> str:
-        heads = (f'<th style="min-width: min({width:.1f}rem, 44vw)"' for width in widths)
+        heads = (f'<th style="min-width: min({width:.1f}rem, 48vw)"' for width in widths)
         cells = (f'<td data-label="{name}"' for name in names)
         return re.sub(r"<td\b", lambda _: next(cells), re.sub(r"<th\b", lambda _: next(heads), row))
 
@@ -225,7 +249,7 @@ def command_line() -> str:
 
     parts = [
         "# The command line: every verb and option\n",
-        "The output of `rocket … --help` for every verb. "
+        "For everyone who uses the command line: the output of `rocket … --help` for every verb. "
         "For the verbs of mqadmin, see [From mqadmin](guides/from-mqadmin.md).\n",
     ]
     for depth, context in commands(click.Context(rocket, info_name="rocket")):
@@ -253,9 +277,9 @@ def api() -> str:
     """Return the page of the public API: one directive of mkdocstrings for each name."""
     parts = [
         "# Python API\n",
-        "The public classes and functions, from their docstrings. Other modules and names may change at any time "
-        "([versions](reference/versions.md)). The [client reference](reference/client.md) explains how "
-        "they fit together.\n",
+        "For Python developers: the public classes and functions, from their docstrings. Other modules and names may "
+        "change at any time ([versions](reference/versions.md)). The [client reference](reference/client.md) explains "
+        "how they fit together.\n",
     ]
     for heading, module in _PUBLIC.items():
         parts.append(f"## {heading}\n\n`{module}`\n")
