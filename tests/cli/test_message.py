@@ -28,7 +28,9 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
 from tests.cli.conftest import Run, unavailable_broker
 from tests.client.pushing import AGAIN, RecordingListener, running_consumer
 from tests.kit.scripted import POSITION, FakeCluster, record, says, says_offset
@@ -215,6 +217,31 @@ def test_tail_follows_a_topic(rocket: Run, cluster: LocalCluster, admin: Admin, 
     with sending(cluster, topic, tags="a"):
         said = rocket("message", "tail", topic, "--max", 4, "--json", "--last", 2, "--tags", "odd || a")
     assert len(said.json_lines) == 4
+
+
+def test_tail_skips_messages_that_cannot_be_decoded(rocket: Run, cluster: LocalCluster, topic: str) -> None:
+    """Their producer marked them as compressed, and did not compress them."""
+    with RemotingClient() as client:
+        wire = Wire(client, cluster.broker_address)
+        for body, sys_flag in ((b"one", 0), (b"damaged", 1), (b"two", 0)):
+            assert wire.send(topic, body, f=sys_flag).code == 0
+        said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow", "--json")
+        assert [one["body"] for one in said.json_lines] == ["one", "two"]
+        assert re.fullmatch(rf"rocket: {topic}/broker-\w/0: The message at offset 1: Invalid zlib body: .*\n", said.err)
+        over = threading.Event()
+
+        def send() -> None:
+            while not over.wait(0.01):
+                wire.send(topic, b"damaged", f=1)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        with sending(cluster, topic):
+            said = rocket("message", "tail", topic, "--max", 8)
+        over.set()
+        thread.join(30)
+    assert (said.status, said.out.count("  live ")) == (0, 8)
+    assert "The message at offset" in said.err
 
 
 def test_stored_messages_are_shown_in_time_order(rocket: Run, admin: Admin, topic: str) -> None:

@@ -13,7 +13,7 @@ from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
-from tests.kit.scripted import record
+from tests.kit.scripted import record, undecodable
 
 
 class Rig:
@@ -146,6 +146,22 @@ def test_undecodable_messages_are_named_and_kept() -> None:
         with pytest.raises(ProtocolError, match=r"queue_id=0\) at offset 0: .*Seek to offset 4"):
             rig.take()
     assert rig.positions()[0] == 0
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_messages_before_an_undecodable_one_are_returned(limit: int | None) -> None:
+    rig = Rig("a")
+    records = record(0, TAGS="a") + record(1, TAGS="b") + record(2, TAGS="a") + undecodable(3) + record(4, TAGS="a")
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 5, 0, 5, memoryview(records)))
+    rig.pull(0, 1)
+    taken = [offset for _, offset in [*rig.take(limit), *(rig.take(limit) if limit == 1 else [])]]
+    assert taken == [0, 2]
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"offset 3: The message at offset 3: Invalid zlib.*Seek to offset 4 "):
+            rig.take(limit)
+        with pytest.raises(ProtocolError):
+            rig.pulled.take_batches(0)
+    assert rig.positions()[0] == 3
 
 
 def test_closing() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.client import PullStatus, Reader, aio
+from spark_rocket.client import Admin, PullStatus, Reader, aio
 from spark_rocket.client.consume.pull import pull_seconds
 from spark_rocket.errors import (
     BrokerError,
@@ -24,7 +24,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.kit.scripted import QUEUE, FakeCluster, record, route, says, says_offset
+from tests.kit.scripted import QUEUE, FakeCluster, record, route, says, says_offset, undecodable
 
 pytestmark = pytest.mark.live
 
@@ -213,6 +213,22 @@ def sparse(request: RemotingCommand) -> RemotingCommand:
     response = answer(request)
     assert response is not None
     return response
+
+
+def test_messages_before_an_undecodable_one_are_read(
+    mq: FakeCluster, reader: Reader, closing: Callable[[Admin], Admin]
+) -> None:
+    records = [record(0, b"m0"), record(1, b"m1"), undecodable(2), record(3, b"m3")]
+    mq.everywhere(PULL, says(0, None, position(4), b"".join(records)))
+    assert [m.queue_offset for m in reader.messages(QUEUE, 0)] == [0, 1]
+    with pytest.raises(ProtocolError, match=r"The message at offset 2: Invalid zlib"):
+        reader.messages(QUEUE, 2)
+    admin = closing(Admin(mq.name_server.address))
+    assert [m.queue_offset for m in admin.messages_between(QUEUE, 0, 2)] == [0, 1]
+    every = admin.messages_between(QUEUE, 1, 4)
+    assert next(every).queue_offset == 1
+    with pytest.raises(ProtocolError, match="The message at offset 2"):
+        next(every)
 
 
 async def test_an_async_readers_messages_are_empty_only_at_the_end_of_the_queue(mq: FakeCluster) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.layout import COMPRESSED
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
@@ -107,7 +108,14 @@ def route(
 
 
 def record(
-    offset: int, body: bytes = b"x", *, topic: str = "t", queue_id: int = 0, stored: int = 2, **properties: str
+    offset: int,
+    body: bytes = b"x",
+    *,
+    topic: str = "t",
+    queue_id: int = 0,
+    stored: int = 2,
+    sys_flag: int = 0,
+    **properties: str,
 ) -> bytes:
     """A message as a pull returns it. Its position in the commit log is a hundred times its offset."""
     return encode_record(
@@ -121,7 +129,13 @@ def record(
         born_host=HOST,
         store_timestamp=stored,
         store_host=HOST,
+        sys_flag=sys_flag,
     )
+
+
+def undecodable(offset: int) -> bytes:
+    """A message that its producer marked as compressed, and did not compress."""
+    return record(offset, b"not compressed", sys_flag=COMPRESSED)
 
 
 class FakeCluster:

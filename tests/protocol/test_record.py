@@ -27,7 +27,7 @@ from spark_rocket.protocol.record.layout import (
     TRANSACTION_COMMIT,
     record_size,
 )
-from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import (
     ScanKind,
@@ -295,6 +295,8 @@ RUN = b"".join(by_hand({**DEFAULTS, **row}) for row in TABLE.values() if "proper
 def found_by(decode: Callable[[], Iterable[MessageExt]]) -> list[MessageExt] | str:
     try:
         return list(decode())
+    except UndecodableError as error:
+        return error.reason
     except ProtocolError as error:
         return error.message
 

@@ -3,7 +3,7 @@
 Each queue is read by offset with a long poll. There is no group, no heartbeat and no committed offset, so consumers are
 not affected. Messages of different queues are shown in the order of their arrival; the first ones of ``--last`` or
 ``--from`` are ordered by time. Unavailable brokers are retried, from the start on. New queues and brokers are found
-every ten seconds and read from the start time of the command.
+every ten seconds and read from the start time of the command. Messages that cannot be decoded are reported and skipped.
 
 Exit status: 0 for Ctrl-C or the end, 1 for a failure, with --no-follow also for an unavailable broker.
 Corresponds to mqadmin's consumeMessage and printMsg.
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_rocket.client import Admin, PullResult, Reader
     from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt, MessageQueue
+    from spark_rocket.protocol.record.messages import UndecodableError
 
 _T = TypeVar("_T")
 
@@ -170,8 +171,19 @@ class _Follower:
         parts = []
         for queue, (low, high) in ends.items():
             first = low if begin == 0 or low >= high else self._reader.offset_for_time(queue, begin)
-            parts.append(self._admin.messages_between(queue, first, high, tags=self._tags, sql=self._sql))
+            parts.append(self._between(queue, first, high))
         yield from heapq.merge(*parts, key=lambda message: message.store_timestamp)
+
+    def _between(self, queue: MessageQueue, first: int, end: int) -> Iterator[MessageExt]:
+        from spark_rocket.protocol.record.messages import UndecodableError
+
+        while first < end:
+            try:
+                yield from self._admin.messages_between(queue, first, end, tags=self._tags, sql=self._sql)
+            except UndecodableError as error:
+                first = _after(queue, first, error)
+            else:
+                return
 
     def _follow(self) -> Iterator[MessageExt]:
         waiting: dict[Future[PullResult], MessageQueue] = {}
@@ -212,11 +224,16 @@ class _Follower:
         )
 
     def _accepted(self, queue: MessageQueue, found: PullResult) -> Iterable[MessageExt]:
-        from spark_rocket.protocol.record.messages import decode_messages
+        from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
 
         offset = self._offsets[queue]
         self._offsets[queue] = found.next_offset
-        for message in decode_messages(found.records, queue.broker_name, namespace=found.namespace):
+        try:
+            messages = decode_messages(found.records, queue.broker_name, namespace=found.namespace)
+        except UndecodableError as error:
+            messages = error.messages
+            self._offsets[queue] = _after(queue, offset, error)
+        for message in messages:
             if message.queue_offset >= offset and (self._sql is not None or self._wanted.matches(message.tags)):
                 yield message
 
@@ -252,6 +269,12 @@ class _Follower:
         if server in self._unavailable:
             self._unavailable.remove(server)
             print(f"rocket: {server} is available again.", file=sys.stderr)
+
+
+def _after(queue: MessageQueue, offset: int, damaged: UndecodableError) -> int:
+    """Report a message that cannot be decoded; return the offset after it, beyond ``offset``."""
+    print(f"rocket: {queue.name}: {damaged.message}", file=sys.stderr)
+    return max(offset, damaged.queue_offset) + 1
 
 
 def _in_background(work: Callable[[], _T]) -> Future[_T]:

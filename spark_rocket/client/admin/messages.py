@@ -41,7 +41,7 @@ from spark_rocket.model import (
 from spark_rocket.protocol.filter.tags import SUB_ALL, parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
-from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -213,9 +213,13 @@ class MessageAdmin(AdminBase):
         while start < end:
             found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000), tags=tags, sql=sql)
             if found.status is PullStatus.FOUND:
-                yield from (
-                    message for message in messages_of(found, queue, start, wanted) if message.queue_offset < end
-                )
+                try:
+                    messages, damaged = messages_of(found, queue, start, wanted), None
+                except UndecodableError as error:
+                    messages, damaged = error.messages, error
+                yield from (message for message in messages if message.queue_offset < end)
+                if damaged is not None and damaged.queue_offset < end:
+                    raise damaged
             if found.next_offset <= start:
                 return
             start = found.next_offset

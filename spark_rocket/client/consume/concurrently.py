@@ -27,8 +27,8 @@ from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyStatus,
 )
 from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts
+from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts, put_messages
 from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -85,10 +85,11 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
     # --- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        messages = self._decoder.messages(process_queue, found) if found.status is PullStatus.FOUND else []
-        process_queue.put(messages, found.next_offset)
+        messages, damaged = put_messages(self._decoder, process_queue, found)
         if messages:
             self.submit(process_queue, messages)
+        if damaged is not None:
+            raise damaged
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         return self._flow.is_full(process_queue)

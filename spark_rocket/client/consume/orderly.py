@@ -37,7 +37,7 @@ from spark_rocket.client.consume.listeners import (
 )
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts
+from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts, put_messages
 from spark_rocket.model import MessageExt, MessageQueue
 
 if TYPE_CHECKING:
@@ -131,8 +131,10 @@ class ConsumeOrderly(ConsumeInOrder):
         self._needs_locks = needs_locks
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        process_queue.put(self._decoder.messages(process_queue, found), found.next_offset)
+        _, damaged = put_messages(self._decoder, process_queue, found)
         self._consume_soon(process_queue)
+        if damaged is not None:
+            raise damaged
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         return self._flow.is_full(process_queue)

@@ -36,7 +36,7 @@ from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
-from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import BROKER_NAME, V5_0_0, RequestCode, ResponseCode
@@ -154,8 +154,16 @@ def show_origin(messages: list[MessageExt]) -> None:
 
 
 def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:
-    """Decode the messages from ``start`` on, in order."""
-    messages = decode_messages(found.records, queue.broker_name, namespace=found.namespace)
+    """Decode the messages from ``start`` on, in order. UndecodableError has those before the one it names."""
+    try:
+        messages = decode_messages(found.records, queue.broker_name, namespace=found.namespace)
+    except UndecodableError as error:
+        error.messages = _chosen(error.messages, start, tags)
+        raise
+    return _chosen(messages, start, tags)
+
+
+def _chosen(messages: list[MessageExt], start: int, tags: TagExpression) -> list[MessageExt]:
     if not tags.matches_all:
         messages = [message for message in messages if tags.matches(message.tags)]
     if messages and messages[0].queue_offset < start:

@@ -24,6 +24,7 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus, batches_of,
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.filter.tags import TagExpression
+from spark_rocket.protocol.record.messages import UndecodableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ class _UnreturnedPull:
     count: int
     messages: list[MessageExt] | None = None
     returned: int = 0  # messages
+    damaged: UndecodableError | None = None  # the message after them
 
 
 @dataclass(slots=True, eq=False)
@@ -150,14 +152,22 @@ class PulledMessages:
         """Return the messages of one pull, or the first ``limit`` of them; an empty list on timeout.
 
         Raises ProtocolError for undecodable messages, on every call: the position does not move, and others wait.
+        The messages before it are returned first.
         """
 
         def first(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[MessageExt], int | None]:
             if one.messages is None:
                 queue = process_queue.queue
-                one.messages = list(messages_of(one.result, queue, one.start, self._tags_of(queue.topic)))
+                try:
+                    one.messages = messages_of(one.result, queue, one.start, self._tags_of(queue.topic))
+                except UndecodableError as error:
+                    one.messages, one.damaged = error.messages, error
+            if one.damaged is not None and one.returned == len(one.messages):
+                raise one.damaged.with_traceback(None)
             end = len(one.messages) if limit is None else one.returned + limit
-            rest = one.messages[end].queue_offset if end < len(one.messages) else None
+            rest = None if one.damaged is None else one.damaged.queue_offset
+            if end < len(one.messages):
+                rest = one.messages[end].queue_offset
             return one.messages[one.returned : end], rest
 
         return self._take(timeout, first)
@@ -202,9 +212,10 @@ class PulledMessages:
                 try:
                     items, rest = items_of(process_queue, one)
                 except ProtocolError as error:
+                    after = one.result.next_offset if one.damaged is None else one.damaged.queue_offset + 1
                     raise ProtocolError(
                         f"Cannot decode messages of {process_queue.queue} at offset {one.start}: {error.message}",
-                        remedy=f"Seek to offset {one.result.next_offset} or later. {error.remedy}".rstrip(),
+                        remedy=f"Seek to offset {after} or later. {error.remedy}".rstrip(),
                     ) from error
                 with self._lock:
                     if (

@@ -51,6 +51,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import READER_GROUP, MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
+from spark_rocket.protocol.record.messages import UndecodableError
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, KVTable, TopicList
@@ -415,7 +416,12 @@ class Reader(Client):
         wanted = parse_tags(SUB_ALL if options.get("sql") else options.get("tags", SUB_ALL))
         while True:
             found = self.pull(queue, offset, **options)
-            messages = messages_of(found, queue, offset, wanted)
+            try:
+                messages = messages_of(found, queue, offset, wanted)
+            except UndecodableError as error:
+                if not error.messages:
+                    raise
+                messages = error.messages
             if messages or not _continues(found, offset):
                 return messages
             offset = found.next_offset

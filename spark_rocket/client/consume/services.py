@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeHooks, ConsumeOrderlyContext
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
+from spark_rocket.client.consume.pull import RETRY_TOPIC, PullResult, PullStatus, batches_of, messages_of, show_origin
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, MessageExt, MessageQueue
+from spark_rocket.protocol.record.messages import UndecodableError
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import BROKER_NAME, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -169,9 +170,17 @@ class PullDecoder:
         self._hooks = hooks
 
     def messages(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
-        """Return the subscribed messages of a pull."""
+        """Return the subscribed messages of a pull. UndecodableError has those before the one it names."""
         queue = process_queue.queue
-        messages = messages_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic))
+        try:
+            messages = messages_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic))
+        except UndecodableError as error:
+            error.messages = self._chosen(process_queue, error.messages)
+            raise
+        return self._chosen(process_queue, messages)
+
+    def _chosen(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> list[MessageExt]:
+        queue = process_queue.queue
         self._hooks.stats.pulled(queue.topic, len(messages), process_queue.pull_seconds)
         if queue.topic.startswith(RETRY_PREFIX):
             show_origin(messages)
@@ -183,6 +192,21 @@ class PullDecoder:
         for batch in batches_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic)):
             self._hooks.stats.pulled(queue.topic, len(batch), process_queue.pull_seconds)
             yield batch
+
+
+def put_messages(
+    decoder: PullDecoder, process_queue: ProcessQueue, found: PullResult
+) -> tuple[list[MessageExt], UndecodableError | None]:
+    """Put and return the messages of a pull: those before the first that cannot be decoded."""
+    messages: list[MessageExt] = []
+    if found.status is PullStatus.FOUND:
+        try:
+            messages = decoder.messages(process_queue, found)
+        except UndecodableError as error:
+            process_queue.put(error.messages, error.queue_offset)
+            return error.messages, error
+    process_queue.put(messages, found.next_offset)
+    return messages, None
 
 
 class QueueOwner(Protocol):

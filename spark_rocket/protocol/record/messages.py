@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from spark_rocket.errors import RunTooLargeError
+from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
@@ -135,6 +135,16 @@ def _values(message: MessageExt) -> tuple[Any, ...]:
     return values
 
 
+class UndecodableError(ProtocolError):
+    """A record that cannot be decoded, with the messages decoded before it."""
+
+    def __init__(self, error: ProtocolError, messages: list[MessageExt], queue_offset: int) -> None:
+        super().__init__(f"The message at offset {queue_offset}: {error.message}", remedy=error.remedy)
+        self.reason = error.message
+        self.messages = messages
+        self.queue_offset = queue_offset
+
+
 def decode_messages(
     buffer: Buffer,
     broker_name: str = "",
@@ -148,7 +158,8 @@ def decode_messages(
     ``namespace`` is removed from the names in them. Without ``decompress``, as servers use it, compressed bodies stay
     as they are, also those of inner batches.
 
-    RunTooLargeError, a ProtocolError, if bodies inflate to more than ``MAX_RUN_BYTES`` together.
+    RunTooLargeError, a ProtocolError, if bodies inflate to more than ``MAX_RUN_BYTES`` together. UndecodableError for a
+    whole record with a damaged content.
 
     Usual records (v1, IPv4 hosts, not compressed, not an inner batch) are checked here; ``view_record`` handles all
     others and finds out what is wrong with a record.
@@ -190,7 +201,14 @@ def decode_messages(
                     add(LazyMessage.of_record(topic, body, broker_name, queue_offset, head, properties))
                     position = end
                     continue
-        unusual, size, inflated = _decode_unusual(raw, position, broker_name, check_crc, decompress, inflated)
+        try:
+            unusual, size, inflated = _decode_unusual(raw, position, broker_name, check_crc, decompress, inflated)
+        except RunTooLargeError:
+            raise
+        except ProtocolError as error:
+            if position > last_head or not position < end <= length:
+                raise
+            raise UndecodableError(error, messages, queue_offset) from error
         for message in unusual if namespace else ():
             message.topic = namespace.unwrap(message.topic)
             for name in NAME_PROPERTIES.intersection(message.properties):
