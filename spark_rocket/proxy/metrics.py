@@ -75,9 +75,9 @@ class ProxyMetrics:
         add("rocket_proxy_brokers", node, len(methods.cluster.brokers))
         add("rocket_proxy_renewed_messages", node, methods.renewals.count)
         add("rocket_unread_bytes", node, transport.calls.messages.used)
-        for path, stats in list(transport.calls.stats.items()):
+        for method, stats in transport.calls.stats.items():
             yield
-            _add_method(exposition, f"{node},{label_text({'method': path.rpartition('/')[2]})}", stats)
+            _add_method(exposition, f"{node},{label_text({'method': method})}", stats)
 
 
 def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from functools import cached_property
@@ -92,18 +92,19 @@ class CallHandlers:
     def __init__(self, limits: GrpcLimits) -> None:
         self.running = 0
         self.messages = MessageBytes(limits.max_unread_bytes)
-        self.stats: dict[str, MethodStats] = defaultdict(MethodStats)
-        """Statistics by ``/service/Method``."""
+        self.stats: dict[str, MethodStats] = {}
+        """Statistics by method. Services with the same method, as versions of reflection, share them."""
         self._limits = limits
 
     def handler(self, path: str, rpc: Rpc, authenticate: Authenticate | None = None) -> grpc.RpcMethodHandler:
-        """Create the handler of the method ``/service/Method``."""
+        """Create the handler of the method ``/service/Method``, whose statistics begin at 0."""
+        stats = self.stats.setdefault(path.rpartition("/")[2], MethodStats())
 
         async def unary(_: Any, servicer: Any) -> Any:
-            return await self._run(path, rpc, servicer, authenticate)
+            return await self._run(path, stats, rpc, servicer, authenticate)
 
         async def stream(_: Any, servicer: Any) -> None:
-            response = await self._run(path, rpc, servicer, authenticate)
+            response = await self._run(path, stats, rpc, servicer, authenticate)
             if response is not None:
                 await servicer.write(response)
 
@@ -111,10 +112,12 @@ class CallHandlers:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(unary)
 
-    async def _run(self, path: str, rpc: Rpc, servicer: Any, authenticate: Authenticate | None) -> bytes | None:
+    async def _run(
+        self, path: str, stats: MethodStats, rpc: Rpc, servicer: Any, authenticate: Authenticate | None
+    ) -> bytes | None:
         """Run a call; return the response, or None if there is none or all are written."""
         call = Call(servicer, self.messages)
-        stats, began, ended = self.stats[path], time.monotonic(), None
+        began, ended = time.monotonic(), None
         stats.running += 1
         self.running += 1
         try:
