@@ -107,6 +107,17 @@ def test_a_page_in_chinese(window: Window, path: str) -> None:
     assert words - names == set()
 
 
+def test_the_navigation_of_a_phone_has_two_rows_on_every_page(window: Window) -> None:
+    """A third row on some pages would move what is below it."""
+    browser.language(window.driver, "en-US,en")
+    window.size(390, 900)
+    rows = "return new Set([...document.querySelectorAll('nav a')].map((a) => a.offsetTop)).size"
+    for path in ("/", "/topics", "/groups", "/producers", "/messages", "/dead-letters", "/send", "/accounts"):
+        window.open(path)
+        window.until(lambda: window.all("nav a[aria-current]"))
+        assert (path, window.js(rows)) == (path, 2)
+
+
 def test_a_dialog_and_an_error_in_chinese(window: Window) -> None:
     browser.language(window.driver, "zh-CN,zh")
     window.open("/topics/orders")

@@ -20,6 +20,9 @@ export const trNodes = (strings, ...values) => pieces(strings, values);
 /** Sentences one after the other, without the empty ones. Chinese has no blanks between them. */
 export const sentences = (...parts) => parts.filter(Boolean).join(language === "zh" ? "" : " ");
 
+/** Translated words as a list. Names are separated by commas in both languages. */
+export const listed = (words) => words.join(language === "zh" ? "、" : ", ");
+
 /** What the code of an error means, or an empty string in English, the language of its message. */
 export const errorTitle = (code) => (language === "zh" ? CHINESE_ERRORS[code] ?? "" : "");
 

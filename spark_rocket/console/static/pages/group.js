@@ -5,7 +5,7 @@ import { deadPath, h, memberPath, put, topicPath } from "../dom.js";
 import { ago, brief, count, duration, moment, rate } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles, timeHint, timeInput } from "../parts.js";
 import { create, isLeft, stateText } from "./groups.js";
-import { tr } from "../language.js";
+import { listed, tr } from "../language.js";
 
 const STREAMS = {
   stream: () => tr`This group has no members: a Spark stream (or another reader that commits its own offsets) uses it. After a restart, the stream continues from its checkpoint, not from the group's offsets.`,
@@ -81,7 +81,7 @@ export default function group(view) {
     tiles.set("lag", brief(g.lag), { sub: g.lag >= 100000 ? count(g.lag) : "" });
     tiles.set("delay", g.delay ? duration(g.delay / 1000) : "–");
     tiles.set("rate", rate(g.rate));
-    tiles.set("members", count(g.members), { sub: [TYPES[data.consumeType] ?? data.consumeType, MODELS[data.messageModel] ?? data.messageModel].filter(Boolean).join(", ") });
+    tiles.set("members", count(g.members), { sub: listed([TYPES[data.consumeType] ?? data.consumeType, MODELS[data.messageModel] ?? data.messageModel].filter(Boolean)) });
     tiles.set("state", stateText(g), { tone: isLeft(g) ? "words warn" : "words" });
     const shown = Object.keys(data.series.columns).filter((column) => column !== "total");
     const sameTopic = new Set(shown.map((column) => column.split(" · ")[0])).size === 1;

@@ -3,7 +3,7 @@ import { get } from "../api.js";
 import { h } from "../dom.js";
 import { count, duration, size } from "../format.js";
 import { facts, head, section, Tiles, Troubles } from "../parts.js";
-import { tr } from "../language.js";
+import { listed, tr } from "../language.js";
 
 const PAGES = { overview: tr`overview`, topics: tr`topics`, topic: tr`topic`, groups: tr`groups` };
 
@@ -17,7 +17,7 @@ export default function health(view) {
     const data = await get("/api/health", {}, { signal: view.gone.signal });
     troubles.show([...(data.trouble ? [[tr`Cluster`, data.trouble]] : []), ...Object.entries(data.failed)]);
     tiles.set("pass", tr`${data.passSeconds} s`, { sub: tr`${count(data.passes)} samplings` });
-    tiles.set("interval", duration(data.interval), { sub: data.looking.length ? tr`for ${data.looking.map((page) => PAGES[page] ?? page).join(", ")}` : tr`no page open` });
+    tiles.set("interval", duration(data.interval), { sub: data.looking.length ? tr`for ${listed(data.looking.map((page) => PAGES[page] ?? page))}` : tr`no page open` });
     tiles.set("memory", size(data.memory), { sub: tr`${data.threads} threads` });
     tiles.set("samples", count(data.samples), { sub: size(data.sampleBytes) });
     more.replaceChildren(facts([

@@ -3,7 +3,7 @@ import { post, remove } from "../api.js";
 import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "../changes.js";
 import { h } from "../dom.js";
 import { button, choice, confirmName, dialog, field, note, section, Table } from "../parts.js";
-import { sentences, tr } from "../language.js";
+import { listed, sentences, tr } from "../language.js";
 
 const ACTION_NAMES = { All: tr`All`, Pub: tr`Pub`, Sub: tr`Sub`, Create: tr`Create`, Update: tr`Update`, Delete: tr`Delete`, Get: tr`Get`, List: tr`List` };
 const DECISIONS = { Allow: tr`Allow`, Deny: tr`Deny` };
@@ -37,7 +37,7 @@ export function usersSection(view, found, own) {
 }
 
 const described = (p) => [
-  tr`${DECISIONS[p.decision] ?? p.decision} ${p.actions.map((action) => ACTION_NAMES[action] ?? action).join(", ")} on ${p.resource}`,
+  tr`${DECISIONS[p.decision] ?? p.decision} ${listed(p.actions.map((action) => ACTION_NAMES[action] ?? action))} on ${p.resource}`,
   p.sourceIps.length ? tr`from ${p.sourceIps.join(", ")}` : "", p.policyType === "Default" ? tr`(default)` : "",
 ].filter(Boolean).join(" ");
 
