@@ -267,7 +267,7 @@ def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> N
         until(lambda: master.store.get_max_offset("t", 0) == 10)
         pair.ahead = 30_000  # what is due within 10 s of what the timer remembers is delivered again
         producer.send(Message("t", b"next", {"TIMER_DELIVER_MS": str(pair.clock_of("a0") + 300)}))
-        producer.send(Message("t", b"last", {"TIMER_DELIVER_MS": str(pair.clock_of("a0") + 2_500)}))
+        producer.send(Message("t", b"last", {"TIMER_DELIVER_MS": str(pair.clock_of("a0") + 60_000)}))
     until(lambda: master.store.get_max_offset("t", 0) >= 11)
     # Nothing counts as delivered before it is on the disk, which little data waits 10 s for.
     pair.loop.call_soon_threadsafe(master.store.flush)
@@ -278,6 +278,7 @@ def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> N
     pair.caught_up()
     pair.stop(pair.master)
     pair.stop(pair.slave)
+    pair.ahead += 60_000
     store = pair.add("a", 0, store="a1").parts.store
 
     def bodies() -> list[bytes]:

@@ -21,6 +21,7 @@ from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import WAIT, Page, eventually, page_of
+from tests.kit.brokers import Servers
 
 pytestmark = pytest.mark.live
 
@@ -29,19 +30,25 @@ COUNT = 300
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Two brokers, and one topic with messages of three tags in queues of unlike length."""
-    with LocalCluster(brokers=2) as cluster:
-        cluster.create_topic(TOPIC, 3)
-        cluster.create_topic("packed", 1)
-        with Producer("seed", name_server=cluster.name_server, compress_above=100) as producer:
+    servers = Servers(tmp_path_factory.mktemp("servers"))
+    address = servers.add_name_server()
+    try:
+        for name in ("broker-a", "broker-b"):
+            servers.add_broker(name)
+        with Admin(address) as admin, Producer("seed", name_server=address, compress_above=100) as producer:
+            admin.create_topic(TOPIC, 3)
+            admin.create_topic("packed", 1)
             for i in range(COUNT):
                 tag = ("red", "blue", "green", None)[min(i % 7, 3)]
                 body = json.dumps({"number": i, "word": "needle" if i % 50 == 3 else "hay"})
                 producer.send(Message.of(TOPIC, body, tags=tag, keys=f"k{i}"))
             producer.send(Message.of("packed", "a" * 5_000 + "Bärbel" + "b" * 5_000))
-        with page_of(cluster.name_server) as page:
+        with page_of(address) as page:
             yield page
+    finally:
+        servers.close()
 
 
 def place(row: dict[str, Any]) -> tuple[str, int, int]:
