@@ -17,7 +17,7 @@ HANGS  := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
 	@echo "make test    run the tests, of some only a sample (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
-	@echo "make unit    run only the tests within one process without sockets, in three minutes"
+	@echo "make unit    run only the tests within one process without sockets, in two minutes"
 	@echo "make live    run only the tests with servers, clients and processes, and slow tests"
 	@echo "make spark   run only the tests with a Spark session"
 	@echo "make long    run the tests that make test skips or samples: a minute of both cores each"
