@@ -1,4 +1,6 @@
-"""The sink with ``deliveryGuarantee=exactlyOnce``, compared with the same sink with ``atLeastOnce``."""
+"""The sink with ``deliveryGuarantee=exactlyOnce``, compared with the same sink with ``atLeastOnce``; both with an empty
+one.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from benchmarks.grpc import status_of
 from benchmarks.lab import QUEUES, Lab, beside
 from benchmarks.registry import Pair, benchmark
 from benchmarks.spark import WRITE_ROWS
+from benchmarks.spark_sources import Ceiling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,23 +63,24 @@ def large_epochs(lab: Lab, size: str) -> Pair:
     return Pair(lambda: rows / write(ONCE), lambda: rows / write(LEAST))
 
 
-@benchmark(
-    "sink.once.epoch", unit="ms/trigger", ceiling="at least once; target: at most 150 ms more", lower_is_better=True
-)
-def small_epochs(lab: Lab, _: str) -> Pair:
-    """The median trigger of a stream of epochs of 1,000 rows."""
-    topic, numbers = lab.topic("once-epochs"), count()
+def _trigger(lab: Lab, topic: str) -> Callable[[str], float]:
+    """Return a function that returns the median trigger of a stream of epochs of 1,000 rows, in milliseconds.
+
+    Its argument is a guarantee; empty: that of a Python sink that only counts.
+    """
+    lab.topic(topic)
+    lab.spark.dataSource.register(Ceiling)
+    numbers = count()
     stream = lab.spark.readStream.format("rate-micro-batch").options(rowsPerBatch=SMALL, numPartitions=QUEUES).load()
     options = {"nameServer": lab.cluster.name_server, "topic": topic}
 
     def trigger(guarantee: str) -> float:
         checkpoint = lab.scratch / f"checkpoint-{next(numbers)}"
-        query = (
-            _rows(stream, 128, "value")
-            .writeStream.format("rocket")
-            .options(**options, deliveryGuarantee=guarantee, checkpointLocation=str(checkpoint))
-            .start()
-        )
+        writer = _rows(stream, 128, "value").writeStream.option("checkpointLocation", str(checkpoint))
+        if guarantee:
+            query = writer.format("rocket").options(**options, deliveryGuarantee=guarantee).start()
+        else:
+            query = writer.format("ceiling").start()
         until = time.monotonic() + PATIENCE
         try:
             while len(query.recentProgress) < WARM + EPOCHS:
@@ -88,7 +92,31 @@ def small_epochs(lab: Lab, _: str) -> Pair:
         assert all(each.numInputRows == SMALL for each in progress)
         return median(each.durationMs["triggerExecution"] for each in progress)
 
+    return trigger
+
+
+@benchmark(
+    "sink.once.epoch", unit="ms/trigger", ceiling="at least once; target: at most 150 ms more", lower_is_better=True
+)
+def small_epochs(lab: Lab, _: str) -> Pair:
+    trigger = _trigger(lab, "once-epochs")
     return Pair(lambda: trigger(ONCE), lambda: trigger(LEAST))
+
+
+@benchmark(
+    "sink.trigger.once", unit="ms/trigger", ceiling="a Python sink that only counts", lower_is_better=True, target=0.74
+)
+def once_trigger(lab: Lab, _: str) -> Pair:
+    trigger = _trigger(lab, "once-triggers")
+    return Pair(lambda: trigger(ONCE), lambda: trigger(""))
+
+
+@benchmark(
+    "sink.trigger.least", unit="ms/trigger", ceiling="a Python sink that only counts", lower_is_better=True, target=0.87
+)
+def least_trigger(lab: Lab, _: str) -> Pair:
+    trigger = _trigger(lab, "least-triggers")
+    return Pair(lambda: trigger(LEAST), lambda: trigger(""))
 
 
 @benchmark("sink.once.memory", unit="MiB", ceiling="at least once; target: at most 256 MiB more", lower_is_better=True)

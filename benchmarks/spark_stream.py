@@ -1,6 +1,6 @@
-"""Micro-batches and whole queries of 1,000 rows: what little data costs, over few and many queues.
+"""Micro-batches and whole queries of 1,000 rows, and a stream of 1,000 rows a second: what little data costs.
 
-The ceiling is Spark's part: an empty Python source with one partition.
+The ceiling is Spark's part: a Python source with one partition that is empty, or makes its rows.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import tempfile
 import time
 from functools import cache
 from statistics import median
+from threading import Event
 
 from pyspark.sql import DataFrame
 
-from benchmarks.lab import Lab
+from benchmarks.lab import Lab, beside
 from benchmarks.processes import child_named, descendants_cpu_seconds
 from benchmarks.registry import Pair, benchmark
-from benchmarks.spark_sources import EmptyStream
+from benchmarks.spark_sources import EmptyStream, TickingStream
 
 _ROWS = 1_000
 _BATCHES = 20
@@ -100,3 +101,54 @@ def spark_available_now(lab: Lab, figure: str) -> Pair:
         return took if figure == "wall" else descendants_cpu_seconds(spark) - cpu
 
     return Pair(lambda: query(frame), lambda: query(empty))
+
+
+def _latency(lab: Lab, frame: DataFrame) -> float:
+    """Run micro-batches as fast as they come; return the median milliseconds from a row's time to ``foreachBatch``."""
+    found: list[list[float]] = []
+    done = Event()
+
+    def collect(rows: DataFrame, _: int) -> None:
+        times = [row.bornTimestamp.timestamp() for row in rows.collect()]
+        now = time.time()
+        found.append([(now - at) * 1000 for at in times])
+        if len(found) == _WARM_UP + _BATCHES:
+            done.set()
+
+    with tempfile.TemporaryDirectory(dir=lab.scratch) as checkpoint:
+        query = frame.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint).start()
+        try:
+            assert done.wait(_TIMEOUT_S)
+        finally:
+            query.stop()
+    return median(each for batch in found[_WARM_UP : _WARM_UP + _BATCHES] for each in batch)
+
+
+@benchmark(
+    "spark.latency",
+    unit="ms",
+    ceiling="a Python source that makes a row a millisecond",
+    lower_is_better=True,
+    target=0.87,
+)
+def spark_latency(lab: Lab, _: str) -> Pair:
+    """The median latency of a stream at 1,000 rows/s in 4 queues."""
+    from spark_rocket.client import Producer
+    from spark_rocket.model import Message
+
+    topic, server = lab.topic("latency"), lab.cluster.name_server
+    lab.spark.dataSource.register(TickingStream)
+    source = lab.spark.readStream.format("rocket").options(nameServer=server, subscribe=topic)
+    frame = source.schema("bornTimestamp timestamp").load()
+    ticking = lab.spark.readStream.format("ticking").load()
+
+    def send(stop: Event) -> None:
+        with Producer("bench", name_server=server) as producer:
+            while not stop.wait(0.01):
+                producer.send([Message.of(topic, "x" * 128) for _ in range(10)])
+
+    def latency() -> float:
+        with beside(send):
+            return _latency(lab, frame)
+
+    return Pair(latency, lambda: _latency(lab, ticking))

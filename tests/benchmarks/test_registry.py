@@ -72,6 +72,9 @@ NAMES_IN_PUBLIC = [
     "sink.once.1024",
     "sink.once.epoch",
     "sink.once.memory",
+    "sink.trigger.once",
+    "sink.trigger.least",
+    "spark.latency",
 ]
 
 
