@@ -7,9 +7,11 @@ the client: the call ends. Every line in ``make long``, otherwise some of them.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -297,6 +299,47 @@ def test_an_interrupted_iteration_loses_no_message(mq: FakeCluster, closing: Cal
         last = found.queue_offset
         if not reached:
             break
+
+
+@pytest.mark.parametrize("form", ["iteration", "poll"])
+def test_an_interrupt_after_a_call_loses_no_message(mq: FakeCluster, closing: Callable[[Any], Any], form: str) -> None:
+    """Python handles signals after calls of built-in functions, also at the end of a line."""
+    consumer = closing(assigned(mq.name_server.address))
+    each = iter(consumer)
+    calls: dict[str, Callable[[], Any]] = {"iteration": lambda: next(each), "poll": lambda: consumer.poll(20)[0]}
+    call = calls[form]
+    last = call().queue_offset
+    for at in range(1, 1_000):
+        reached, message = after_call(at, call)
+        found = message or call()
+        assert found.queue_offset == last + 1
+        last = found.queue_offset
+        if not reached:
+            break
+    assert not reached
+
+
+def after_call(number: int, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Interrupt after the call of a built-in function with a number; return whether there is one, and the result."""
+    left, reached = number, False
+
+    def returned(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal left, reached
+        if event == "c_return" and any(part in frame.f_code.co_filename for part in PARTS):
+            left -= 1
+            if left == 0:
+                reached = True
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    result = None
+    with suppress(KeyboardInterrupt):
+        sys.setprofile(returned)
+        try:
+            result = call()
+        finally:
+            sys.setprofile(None)
+    return reached, result
 
 
 def pulled_by_three(request: RemotingCommand) -> RemotingCommand:

@@ -53,6 +53,19 @@ MAX_PULL_BYTES = 4 << 20  # brokers that support this field return more than 32 
 IDLE_SECONDS = 5.0
 
 
+class _Messages(Iterator[MessageExt]):
+    """Calls a function for each message. A call that is interrupted does not end the iteration, unlike a generator.
+
+    Not ``iter(function, None)``: an interrupt after the call of a built-in function would lose the message.
+    """
+
+    def __init__(self, next_message: Callable[[], MessageExt]) -> None:
+        self._next_message = next_message
+
+    def __next__(self) -> MessageExt:
+        return self._next_message()
+
+
 class _AsyncMessages(AsyncIterator[MessageExt]):
     """Calls a function for each message. A call that is cancelled does not end the iteration, unlike a generator."""
 
@@ -210,12 +223,15 @@ class LitePullConsumer(GroupConsumer):
         An error or an interrupt does not end the iterator: the next call continues.
         """
         self._check_running()
-        return iter(lambda: next(self._each(), None), None)  # an interrupted generator would end
+        return _Messages(self._next)
 
-    def _each(self) -> Iterator[MessageExt]:
+    def _next(self) -> MessageExt:
         while not self._closing:
             self._commit_at_times()
-            yield from self._pulled.take_messages(self.poll_timeout, limit=1)
+            messages = self._pulled.take_messages(self.poll_timeout, limit=1)
+            if messages:
+                return messages[0]
+        raise StopIteration
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Like ``__iter__``, without blocking the event loop; cancellation loses no message."""
