@@ -309,6 +309,42 @@ def test_a_dead_letter_whose_ack_fails_is_stored_once(client: Consuming, away: l
     assert client.receive() == []
 
 
+def test_a_dead_letter_that_is_renewed_between_two_requests_is_stored_once(
+    client: Consuming, away: list[RequestCode]
+) -> None:
+    client.register()
+    client.send(b"poison")
+    (message,) = client.receive(auto_renew=True)
+    away.append(RequestCode.ACK_MESSAGE)
+    with pytest.raises(StatusError):
+        client.forward(message)
+    client.live(55_000)
+    client.forward(message)
+    assert [one.body for one in client.wire.messages(f"%DLQ%{client.group}")] == [b"poison"]
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_a_client_that_leaves_during_an_ack_that_fails(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    client.live(900_000)
+
+    async def leave(*_: Any, **__: Any) -> RemotingCommand:
+        client.leave(member)
+        client.renewals.client_left(client.client_id, [client.group])
+        raise RemotingConnectError("connection refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.cluster, "ask", leave)
+        client.ack(message)
+    client.pass_time(5_000)
+    assert client.renewals.count == 0
+    client.pass_time(2_001)
+    assert client.bodies() == [b"a"]
+
+
 def test_messages_of_a_client_that_leaves_an_unavailable_broker(
     client: Consuming, away: list[RequestCode], monkeypatch: pytest.MonkeyPatch
 ) -> None:

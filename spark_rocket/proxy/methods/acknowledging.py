@@ -97,7 +97,7 @@ class AckFamily(Family):
     async def forward_message_to_dead_letter_queue(self, context: ProxyContext, request: Any) -> Any:
         group, topic = group_of(request.group), topic_of(request.topic)
         async with self._taken(context, group, request.receipt_handle) as handle:
-            await self._receipts.give_up(group, topic, handle, request.message_id)
+            await self._receipts.give_up(group, topic, handle, request.message_id, request.receipt_handle)
         return definitions.ForwardMessageToDeadLetterQueueResponse(status=_OK)
 
     @asynccontextmanager

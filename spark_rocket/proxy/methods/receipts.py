@@ -180,12 +180,13 @@ class Receipts:
             return unreachable(error)
         return None if response.code == ResponseCode.SUCCESS else refusal(response, handle)
 
-    async def give_up(self, group: str, topic: str, handle: Handle, message_id: str) -> None:
+    async def give_up(self, group: str, topic: str, handle: Handle, message_id: str, given: str) -> None:
         """Send a message to the group's dead-letter topic and ack it. StatusError on failure.
 
-        A duplicate request is not an error: clients retry after a lost response.
+        A duplicate request is not an error: clients retry after a lost response. ``given``: the client's handle, which
+        a renewal between the requests does not change.
         """
-        done = (group, topic, handle.text)
+        done = (group, topic, given)
         if done not in self._given_up:
             await self._check_place(group, topic, handle)
             ext = {

@@ -280,7 +280,8 @@ class ReceiveFamily(Family):
         """Make a message a dead letter; return whether it succeeded. If not, it is delivered again."""
         message_id = message_id_of(popped.record, popped.properties)
         try:
-            await self._receipts.give_up(asked.group, asked.topic, await self._receipts.read(popped.handle), message_id)
+            handle = await self._receipts.read(popped.handle)
+            await self._receipts.give_up(asked.group, asked.topic, handle, message_id, popped.handle)
         except (StatusError, RemotingError) as error:
             text = "message %s of %s could not become a dead letter: %s"
             _often.warning(asked.topic, text, message_id, asked.topic, error.message)

@@ -159,6 +159,7 @@ class Renewals:
             return
         again = self._keep(former.kept.client_id, former.kept.group, former.topic, former.handle, former.since)
         if again is not None:
+            again.kept.seen |= former.kept.seen  # the client may have left in the meantime
             again.latest, again.times = former.latest, former.times
             self._plan(again, max(former.due, self._cluster.clock()))
 
