@@ -21,7 +21,7 @@ from spark_rocket.protocol.wire.bodies.stats import (
     TopicOffset,
     TopicStatsTable,
 )
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.kit.scripted import QUEUE, Fake, FakeCluster, Handler, record, says
 
 pytestmark = pytest.mark.live
@@ -127,11 +127,28 @@ def test_the_order_of_a_topic_on_other_brokers_stays(mq: FakeCluster, admin: Adm
     admin.update_topic("t", order=False, broker="b0")
     admin.delete_topic("t", cluster="c0")
     values = [put.ext_fields["value"] for put in mq.name_server.of(RequestCode.PUT_KV_CONFIG)]
-    assert values == [*["b0:2;b1:2;b9:4"] * 3, "b9:4", "b9:4"]
+    with_b1 = "b0:2;b1:2;b9:4"
+    assert values == [with_b1, "b0:2;b9:4", with_b1, with_b1, "b9:4", "b9:4"]
     assert RequestCode.DELETE_KV_CONFIG not in mq.name_server.codes()
     mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2"})
     admin.delete_topic("t", cluster="c0")
     assert RequestCode.DELETE_KV_CONFIG in mq.name_server.codes()
+
+
+def test_the_order_of_a_topic_is_repeated_for_a_name_server_that_lacks_it(
+    mq: FakeCluster, closing: Callable[[Admin], Admin]
+) -> None:
+    mq.add("t", queues=2)
+    mq.everywhere(CREATE, says(0))
+    mq.name_server.responses[RequestCode.PUT_KV_CONFIG] = says(0)
+    mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b1:2"})
+    second = Fake(mq.name_server.responses | {RequestCode.GET_KV_CONFIG: says(ResponseCode.QUERY_NOT_FOUND)})
+    try:
+        admin = closing(Admin(f"{mq.name_server.address};{second.address}"))
+        admin.create_topic("t", queues=2, order=True)
+        assert [put.ext_fields["value"] for put in second.of(RequestCode.PUT_KV_CONFIG)] == ["b0:2;b1:2"]
+    finally:
+        second.close()
 
 
 def test_a_topic_that_never_reaches_the_name_server(

@@ -291,7 +291,7 @@ class TopicAdmin(AdminBase):
             elif ":" not in broker:  # else an address that the name server does not know
                 entries[broker] = str(count)
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(entries.items()))
-        if text and text != before:
+        if text:  # also if it is the same: another name server may lack it
             self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
         elif not text and before is not None:
             self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
