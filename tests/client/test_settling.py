@@ -6,6 +6,7 @@ The same cases run for each kind of producer, and for synchronous, asynchronous 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -300,6 +301,32 @@ def test_no_hooks_of_batches_that_close_ends_before_they_are_prepared(mq: FakeCl
     run_on(thread, lambda: None)
     assert hook.calls == ["before", "StateError"]
     settled(producer, futures)
+
+
+class Exits(Order):
+    """Calls ``sys.exit`` before an attempt."""
+
+    def __init__(self, attempt: int) -> None:
+        super().__init__()
+        self.may_end.set()
+        self.attempt = attempt
+
+    def before(self, context: SendContext) -> None:
+        super().before(context)
+        if self.calls.count("before") == self.attempt:
+            sys.exit(1)
+
+
+@pytest.mark.parametrize(("attempt", "auto_batch"), [(1, True), (2, True), (2, False)])
+def test_a_hook_that_exits_on_a_thread_of_the_producer_ends_the_send(
+    mq: FakeCluster, produce: Produce, attempt: int, auto_batch: bool
+) -> None:
+    respond(mq, says(ResponseCode.SYSTEM_BUSY, "busy"))
+    producer = produce(send_hooks=[Exits(attempt)], auto_batch=auto_batch, send_timeout=600.0)
+    with pytest.raises(RemotingError, match="interrupted: SystemExit"):
+        done(producer, "send_async")
+    settled(producer, [])
+    assert len(mq.sends()) == attempt - 1
 
 
 def stored_without_slave(request: RemotingCommand) -> RemotingCommand:

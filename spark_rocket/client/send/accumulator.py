@@ -233,7 +233,7 @@ class Accumulator:
 
     def _prepare(self, send: BatchSend) -> None:
         """Prepare the attempt of a batch on the thread; without hooks if the batch has ended in the meantime."""
-        begin = send.attempt() if send in self._in_flight.sends else None
+        begin = send.attempt_on_own_thread() if send in self._in_flight.sends else None
         loop_thread().post(partial(self._prepared, begin))
 
     def _prepared(self, begin: Callable[[], object] | None) -> None:

@@ -372,6 +372,13 @@ class Send(Submitted):
         else:
             first()
 
+    def attempt_on_own_thread(self) -> Callable[[], object]:
+        """Prepare an attempt on a thread of the producer, where any error of a hook, even SystemExit, ends the send."""
+        try:
+            return self.attempt()
+        except BaseException as cause:
+            return partial(self.end, None, interrupted_error(self._out.topic, cause))
+
     def attempt(self) -> Callable[[], object]:
         """Prepare an attempt, and return the call that makes it. May block."""
         pipeline, out, deadline = self._pipeline, self._out, self._until
@@ -467,7 +474,7 @@ class Send(Submitted):
         if self in self._pipeline.in_flight.sends:
             if refresh:
                 self._pipeline.router.refresh(self._out.topic, self._until)
-            self._pipeline.post(self.attempt())
+            self._pipeline.post(self.attempt() if self._waiting is not None else self.attempt_on_own_thread())
 
     def _hooked(
         self, then: Callable[[SendResult | None, Any], object], result: SendResult | None, error: Exception | None
