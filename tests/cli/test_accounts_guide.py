@@ -10,13 +10,13 @@ import pytest
 
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
+from tests.kit.accounts import KEYS
 from tests.kit.pages import ROOT
 
 pytestmark = pytest.mark.live
 
 PAGE = (ROOT / "docs/guides/accounts.md").read_text(encoding="utf-8")
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^ *\$ (rocket .*)$", PAGE, re.M)]
-KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
 SIGNED = ("--access-key", "root-key", "--secret-key", "r00t-s3cr3t")
 
 

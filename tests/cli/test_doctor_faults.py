@@ -24,6 +24,7 @@ from spark_rocket.datasource.options.table import Scope
 from spark_rocket.protocol.requests.pipelines import EXACTLY_ONCE_STREAM, NAMES, TOPIC
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
+from tests.kit.accounts import KEYS
 from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
 from tests.kit.remoting_proxy import RemotingProxy
 
@@ -213,8 +214,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path, capsys: Capsys) -> No
 
 def test_a_reader_without_get(capsys: Capsys) -> None:
     """ACL 2.0: the ends of queues need it, pulls do not."""
-    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
-    with LocalCluster(acl="2.0", in_process=True, **keys) as cluster:
+    with LocalCluster(acl="2.0", in_process=True, **KEYS) as cluster:
         cluster.create_topic("orders", 1)
         reader = sink_account((cluster, "2.0"), {"Topic:orders": ["Sub"], "Group:pipeline": ["Sub"]}, "reader")
         wrong = problems(capsys, cluster.name_server, "-t", "orders", "-g", "pipeline", *reader)
@@ -275,8 +275,7 @@ ONCE = ("--exactly-once", "--write", "results", "-g", "ROCKET_SINK_LEDGER")
 @pytest.fixture(scope="module", params=["1.0", "2.0"])
 def sink_world(request: pytest.FixtureRequest) -> Iterator[tuple[LocalCluster, str]]:
     """A cluster with the topics of a sink, and the kind of its access control."""
-    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
-    with LocalCluster(config={"flushDiskType": "SYNC_FLUSH"}, acl=request.param, in_process=True, **keys) as cluster:
+    with LocalCluster(config={"flushDiskType": "SYNC_FLUSH"}, acl=request.param, in_process=True, **KEYS) as cluster:
         for topic in ("results", "ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
             cluster.create_topic(topic, 1)
         yield cluster, request.param
@@ -353,10 +352,9 @@ def test_a_sink_whose_topics_are_created_by_the_first_query(capsys: Capsys) -> N
 
 def test_an_account_that_may_create_exactly_the_topics_of_a_sink(capsys: Capsys) -> None:
     """ACL 2.0 grants single names. Nothing is created."""
-    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
     missing = ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER")
     config = {"autoCreateTopicEnable": False}
-    with LocalCluster(config=config, acl="2.0", in_process=True, **keys) as cluster:
+    with LocalCluster(config=config, acl="2.0", in_process=True, **KEYS) as cluster:
         world = cluster, "2.0"
         grants = {f"Topic:{topic}": ["Create", "Get", "Sub", "Pub"] for topic in missing}
         _, found = findings(capsys, cluster.name_server, "--exactly-once", *sink_account(world, grants, "creator"))
@@ -366,7 +364,7 @@ def test_an_account_that_may_create_exactly_the_topics_of_a_sink(capsys: Capsys)
         others = sink_account(world, {"Topic:other": ["Create"]}, "other")
         wrong = problems(capsys, cluster.name_server, "--exactly-once", *others)
         assert all(f"rocket acl allow other Topic:{topic} Create" in wrong[f"topic {topic}"] for topic in missing)
-        with Admin(cluster.name_server, **keys) as admin:
+        with Admin(cluster.name_server, **KEYS) as admin:
             assert not [topic for topic in admin.topics() if topic.startswith("ROCKET_SINK")]
 
 

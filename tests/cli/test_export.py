@@ -17,6 +17,7 @@ import pytest
 
 from spark_rocket import read_arrow
 from spark_rocket.cli.commands import message_export
+from spark_rocket.cli.text import Bar
 from spark_rocket.client import Producer
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
@@ -163,7 +164,7 @@ def test_start_and_end(export: Any) -> None:
 def test_the_bar_is_shown_only_on_a_terminal(export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert export("-t", "orders", "a.parquet").err == ""
     shown: list[tuple[int, int]] = []
-    monkeypatch.setattr(message_export.Bar, "__call__", lambda self, done, total: shown.append((done, total)))
+    monkeypatch.setattr(Bar, "__call__", lambda self, done, total: shown.append((done, total)))
     assert export("-t", "orders", *TYPED, "-o", "arrowBatchRows=20", "a.parquet").status == 0
     assert shown[-1] == (COUNT - 1, COUNT)
     shown.clear()

@@ -232,8 +232,8 @@ def test_sinks_show_published_and_pending_epochs(rocket: Run, cluster: LocalClus
     options = parse_write_options(given, Scope.WRITE_STREAM)
     cluster.create_topic("billed", 1)
     check_topics(options)
-    for ledger in ("ROCKET_SINK_LEDGER", "not-created-yet"):
-        assert rocket("sinks", "--ledger", ledger) == (0, "No exactly-once writes with this ledger.\n", "")
+    for topic in ("ROCKET_SINK_LEDGER", "not-created-yet"):
+        assert rocket("sinks", "--ledger", topic) == (0, "No exactly-once writes with this ledger.\n", "")
 
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
     brokers = brokers_for(options)

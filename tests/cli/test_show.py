@@ -107,10 +107,11 @@ def test_watch_runs_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "look 1" in terminal.getvalue()
     assert "look 2" in terminal.getvalue()
     looks = 0
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
     with pytest.raises(KeyboardInterrupt):
         show.watch(fetch, 0.001, as_json=True)
-    assert sys.stdout.getvalue() == "[1]\n[2]\n"  # type: ignore[attr-defined]
+    assert pipe.getvalue() == "[1]\n[2]\n"
 
 
 def test_watch_reports_errors_and_retries(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
