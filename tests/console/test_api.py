@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from contextlib import ExitStack, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import fastavro
@@ -34,14 +35,14 @@ SCHEMA = {
 }
 
 
-def place(row: dict[str, object]) -> dict[str, object]:
+def place(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("topic", "broker", "queue", "offset")}
 
 
-def by_key(page: Page, topic: str, key: str) -> dict[str, object]:
+def by_key(page: Page, topic: str, key: str) -> dict[str, Any]:
     found = eventually(lambda: page.get("/api/messages", topic=topic, by="key", key=key)["rows"], lambda rows: rows)
     assert len(found) == 1
-    return found[0]  # type: ignore[no-any-return]
+    return found[0]
 
 
 # --- times ----------------------------------------------------------------------------------------------------------
@@ -408,7 +409,7 @@ def test_https(cluster: LocalCluster) -> None:
 
 
 def test_brokers_with_access_control() -> None:
-    keys = {"access_key": "operator", "secret_key": "a secret of many letters"}
+    keys: dict[str, Any] = {"access_key": "operator", "secret_key": "a secret of many letters"}
     with LocalCluster(in_process=True, **keys) as cluster:
         cluster.create_topic("guarded", 1)
         with page_of(cluster.name_server, connecting=keys) as page, page_of(cluster.name_server) as other:

@@ -357,14 +357,14 @@ def test_own_users_and_invalid_changes(auth: Page, apache: AuthCluster) -> None:
     ):
         assert auth.change(verb, path, {**own, **more}, 409)["code"] == "OWN_ACCOUNT"
     ada = {"brokers": apache.addresses, "user": "ada"}
-    for path, more, text in (
+    for path, wrong, text in (
         ("/api/user", {"create": True}, "needs a password"),
         ("/api/user", {"type": "Admin"}, "Invalid type 'Admin'."),
         ("/api/permission", {"resource": "orders", "actions": ["Pub"]}, "Invalid resource 'orders'."),
         ("/api/permission", {"resource": "Topic:t", "actions": ["Any"]}, "Invalid actions."),
         ("/api/permission", {"resource": "Topic:t", "actions": []}, "Invalid actions."),
     ):
-        assert text in auth.post(path, {**ada, **more}, 400)["text"]
+        assert text in auth.post(path, {**ada, **wrong}, 400)["text"]
     assert list(apache.brokers[0].users) == ["root"]
     assert not apache.brokers[0].acls
 

@@ -184,8 +184,12 @@ def test_a_client_that_does_not_answer(page: Page, cluster: LocalCluster, monkey
         assert "Spark streams" in data["trouble"]["remedy"]
 
         silence = threading.Event()
+
+        def ignore(address: str, request: RemotingCommand) -> None:
+            silence.wait(WAIT)
+
         monkeypatch.setattr(consumer_requests, "_RELAY_TIMEOUT_S", 0.2)
-        instance.members.handlers[RequestCode.GET_CONSUMER_RUNNING_INFO] = lambda *_: silence.wait(WAIT) and None
+        instance.members.handlers[RequestCode.GET_CONSUMER_RUNNING_INFO] = ignore
         try:
             trouble = page.get("/api/groups/quiet/member", client="quiet@1")["trouble"]
         finally:

@@ -171,8 +171,9 @@ def test_a_topic_that_could_not_be_read_is_read_again(
         raise RemotingTimeoutError("No response.")
 
     def fail_once(topic: Any, promise: Any) -> Any:
-        fails = topic.name == "tin-letters" and not lost
-        return real(topic, SimpleNamespace(result=no_response) if fails else promise)
+        if topic.name == "tin-letters" and not lost:
+            promise = SimpleNamespace(result=no_response)
+        return real(topic, promise)
 
     monkeypatch.setattr(dead_topics, "_origin", fail_once)
     spark_dead_letters(cluster, "tin", "tin-letters", ["x"])

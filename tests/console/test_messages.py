@@ -79,17 +79,19 @@ def _reasons() -> set[str]:
     }
     for path in Path(decoding.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_error = isinstance(node, ast.Call) and ast.unparse(node.func) in ("BodyError", "ColumnError")
-            if is_error or (isinstance(node, ast.Return) and path.name == "decoding.py"):
-                said = node.args[-1] if isinstance(node, ast.Call) else node.value
-                if isinstance(said, ast.JoinedStr):
-                    values = count()
-                    parts = [
-                        part.value if isinstance(part, ast.Constant) else f"{{{next(values)}}}" for part in said.values
-                    ]
-                    found.add("".join(map(str, parts)))
-                elif isinstance(said, ast.Constant) and isinstance(said.value, str):
-                    found.add(said.value)
+            said: ast.expr | None = None
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("BodyError", "ColumnError"):
+                said = node.args[-1]
+            elif isinstance(node, ast.Return) and path.name == "decoding.py":
+                said = node.value
+            if isinstance(said, ast.JoinedStr):
+                values = count()
+                parts = [
+                    part.value if isinstance(part, ast.Constant) else f"{{{next(values)}}}" for part in said.values
+                ]
+                found.add("".join(map(str, parts)))
+            elif isinstance(said, ast.Constant) and isinstance(said.value, str):
+                found.add(said.value)
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from operator import le
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,7 @@ from spark_rocket.client.admin import (
     TopicState,
 )
 from spark_rocket.console.sampler import GROUPS, MAX_INTERVAL_S, OVERVIEW, TOPICS, Sampler
-from spark_rocket.console.state import BrokerRecord
+from spark_rocket.console.state import BrokerRecord, GroupRecord, TopicRecord
 from spark_rocket.errors import BrokerError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
@@ -242,7 +244,7 @@ def test_a_new_view_shortens_the_interval() -> None:
         eventually(lambda: sampler.passes, lambda passes: passes == 1)
         for passes in (2, 3, 4):
             sampler.note_view(OVERVIEW)
-            eventually(lambda: sampler.passes, lambda now, passes=passes: now >= passes)
+            eventually(lambda: sampler.passes, partial(le, passes))
     finally:
         sampler.close()
 
@@ -276,7 +278,8 @@ def test_pages_and_sampler_have_separate_connections() -> None:
     sampler.sample(ALL)
     assert page.asked == []
     asked = len(own.asked)
-    for record in (*sampler.topics.values(), *sampler.groups.values()):
+    records: list[TopicRecord | GroupRecord] = [*sampler.topics.values(), *sampler.groups.values()]
+    for record in records:
         record.sampled = 0.0
     assert sampler.fresh_topic("t") is not None
     assert sampler.fresh_group("g") is not None

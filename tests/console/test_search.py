@@ -37,7 +37,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     try:
         for name in ("broker-a", "broker-b"):
             servers.add_broker(name)
-        with Admin(address) as admin, Producer("seed", name_server=address, compress_above=100) as producer:
+        with Admin(address) as admin, Producer("seed", name_server=address) as producer:
             admin.create_topic(TOPIC, 3)
             admin.create_topic("packed", 1)
             for i in range(COUNT):

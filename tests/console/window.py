@@ -26,7 +26,7 @@ class Window:
         return WebDriverWait(self.driver, WAIT, poll_frequency=0.05).until(lambda _: is_so())
 
     def js(self, script: str, *given: Any) -> Any:
-        return self.driver.execute_script(script, *given)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *given)
 
     def all(self, css: str) -> list[Any]:
         return list(self.driver.find_elements(By.CSS_SELECTOR, css))
