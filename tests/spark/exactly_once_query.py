@@ -35,7 +35,7 @@ class DyingWriter(ExactlyOnceStreamWriter):
                 os.kill(os.getpid(), signal.SIGKILL)
             return publish(brokers, *args)
 
-        Brokers.publish = publish_some  # type: ignore[method-assign]
+        Brokers.publish = publish_some  # type: ignore[assignment, method-assign]
         super().commit(messages, batchId)
 
 
@@ -48,7 +48,7 @@ class DyingRocket(RocketDataSource):
     def name(cls) -> str:
         return "dying-rocket"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DyingWriter:  # type: ignore[override]  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DyingWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
         dying = DyingWriter.__new__(DyingWriter)
         dying.__dict__.update(writer.__dict__, _driver=self.driver)

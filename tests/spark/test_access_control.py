@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,9 +20,9 @@ SECRET = "s3cr3t"
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalCluster]:
-    with LocalCluster(access_key=KEYS["accessKey"], secret_key=KEYS["secretKey"]) as running:
+    keys: dict[str, Any] = {"access_key": KEYS["accessKey"], "secret_key": KEYS["secretKey"]}
+    with LocalCluster(**keys) as running:
         running.create_topic("orders", 1)
-        keys = {"access_key": KEYS["accessKey"], "secret_key": KEYS["secretKey"]}
         with Producer("senders", name_server=running.name_server, **keys) as producer:
             producer.send([Message.of("orders", str(number)) for number in range(10)])
         yield running

@@ -19,7 +19,8 @@ from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDE
 from spark_rocket.datasource.options.table import OPTIONS
 from spark_rocket.model import Message
 from tests.golden import extract_store
-from tests.spark.conftest import ROOT, Rocket
+from tests.kit.pages import ROOT
+from tests.spark.conftest import Rocket
 
 GUIDES = [f"docs/guides/{name}.md" for name in ("connect", "read", "write", "typed-rows", "exactly-once", "sql", "lag")]
 FROM_KAFKA = "docs/guides/from-kafka.md"

@@ -141,11 +141,8 @@ class Differences:
         table = table.drop_columns(["theirs"])
         columns = [column.combine_chunks() for column in table.columns]
         ours = json_objects(columns, names)
-        self.compare(
-            "text",
-            *([without_micros(strict(text)) for text in texts.to_pylist()] for texts in (ours, theirs)),
-            ours.to_pylist(),
-        )
+        written, wanted = ([without_micros(strict(text)) for text in texts.to_pylist()] for texts in (ours, theirs))
+        self.compare("text", written, wanted, ours.to_pylist())
         read = self.frame(pa.table({"body": ours.cast(pa.string())}))
         back = read.select(from_json("body", spark_schema(table.schema)).alias("r")).select("r.*").toArrow()
         decoded = JsonDecoder(table.schema).decode(theirs.cast(pa.binary()))
@@ -209,11 +206,11 @@ class Differences:
             kind, wanted = column.type, plain(column)
             found = plain(back.column(at).combine_chunks())
             is_text = bool(escape) and pa.types.is_string(kind)
-            texts = found, wanted
+            texts = [found, wanted]
             if is_text:  # from_csv has no empty strings, and no NUL between quotes if quotes are doubled
                 ignored = {0: None} if escape == '"' else {}
-                texts = tuple([(one or "").translate(ignored) or None for one in some] for some in texts)
-            self.compare(f"Spark reads ours: {type_name(kind)}", *texts, ours.to_pylist())
+                texts = [[(one or "").translate(ignored) or None for one in some] for some in texts]
+            self.compare(f"Spark reads ours: {type_name(kind)}", texts[0], texts[1], ours.to_pylist())
             # to_csv has no blanks at the ends.
             wanted = (
                 [one and one.strip(BLANKS) for one in wanted] if is_text else [in_millis(one, kind) for one in wanted]
@@ -312,6 +309,7 @@ ROWS_OF_GUIDE = (
 def check(spark: SparkSession, seed: int, schemas: int, rows: int) -> int:
     """Compare, and return the number of compared values."""
     zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     compared = 0
     try:

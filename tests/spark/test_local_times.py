@@ -61,9 +61,10 @@ def test_reads_and_streams_follow_the_session(mq: Rocket, spark: SparkSession, r
         frame = frame.selectExpr("hour(to_utc_timestamp(t, current_timezone()))", "t", "CAST(body AS STRING) AS body")
         (row,) = frame.selectExpr("*", "from_json(body, 't timestamp').t AS theirs").collect()
         assert (row.t == row.theirs) == ("timeZone" not in options)
-        return row[0]  # type: ignore[no-any-return]
+        return row[0]
 
     zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
     try:
         for name, hour in (("Asia/Shanghai", 4), ("America/New_York", 16), ("UTC", 12)):
             spark.conf.set("spark.sql.session.timeZone", name)

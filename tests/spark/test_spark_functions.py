@@ -147,6 +147,7 @@ def theirs_of(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
         columns += [how.format(f"{function}({made}, 'c {kind}, s string').c") for kind, how in TYPES.items()]
     frame = spark.createDataFrame(list(enumerate(TEXTS)), "number int, text string").coalesce(1)
     zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         named = [f"{column} AS c{number}" for number, column in enumerate(columns)]
@@ -160,7 +161,9 @@ def theirs_of(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
 def ours_of(form: str, kind: str) -> list[Any]:
     """What we make of each string."""
     body, _, decoder_of = FORMATS[form]
-    decoder = decoder_of(arrow_schema(StructType.fromDDL(f"c {kind}, s string")))
+    schema = StructType.fromDDL(f"c {kind}, s string")
+    assert isinstance(schema, StructType)
+    decoder = decoder_of(arrow_schema(schema))
     bodies = pa.array([body.format(text).encode() for text in TEXTS], pa.binary())
 
     def values(part: pa.Array) -> list[Any]:
@@ -178,7 +181,9 @@ def ours_of(form: str, kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("text", [text for text in SCHEMAS if "struct<>" not in text])
 def test_schemas_as_text_are_those_of_spark(text: str, spark: SparkSession) -> None:
-    ours, theirs = parse_ddl(text), arrow_schema(StructType.fromDDL(text))
+    schema = StructType.fromDDL(text)
+    assert isinstance(schema, StructType)
+    ours, theirs = parse_ddl(text), arrow_schema(schema)
     assert ours == theirs
     assert [type_name(kind) for kind in ours.types] == [type_name(kind) for kind in theirs.types]
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from select import select
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -229,7 +230,7 @@ def test_a_query_waits_for_a_restarting_broker(mq: Rocket, spark: SparkSession, 
         ({"subscribe": "no-such-topic"}, r"TOPIC_NOT_FOUND.*no-such-topic"),
     ],
 )
-def test_invalid_options_of_a_stream(mq: Rocket, run: Run, options: dict[str, object], wrong: str) -> None:
+def test_invalid_options_of_a_stream(mq: Rocket, run: Run, options: dict[str, Any], wrong: str) -> None:
     with pytest.raises(PySparkException, match=wrong):
         run(
             mq.stream(**{"topic": mq.topic(1), **options}) if "subscribe" not in options else mq.stream("no-such-topic")

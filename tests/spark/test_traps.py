@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -272,7 +273,7 @@ def test_t05_limits_before_spark_4_2(mq: Rocket, tmp_path: Path) -> None:
             query.stop()
         return found.batches()
 
-    timed = ("timed", "processingTime", {"processingTime": "0 seconds"})
+    timed: tuple[str, str, dict[str, object]] = ("timed", "processingTime", {"processingTime": "0 seconds"})
     fails["at"] = 1
     failed = batches(*timed)
     assert [len(batch) for batch in failed] == [30, 30]
@@ -381,6 +382,7 @@ def test_t11_duplicates_of_a_repeated_task_are_detectable(mq: Rocket, spark: Spa
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         for batch in batches:
             spoilt = context.attemptNumber() == 0 and batch.column(0)[0].as_py() == "800"
             yield pa.record_batch({"body": pa.nulls(batch.num_rows, pa.string()) if spoilt else batch.column(0)})
@@ -389,7 +391,7 @@ def test_t11_duplicates_of_a_repeated_task_are_detectable(mq: Rocket, spark: Spa
     try:
         frame = spark.range(1000, numPartitions=2).selectExpr("CAST(id AS STRING) AS body")
         frame = frame.mapInArrow(spoil_first_attempt, "body string")
-        options = {"nameServer": mq.name_server, "topic": topic, "maxRequestsInFlight": 1}
+        options: dict[str, Any] = {"nameServer": mq.name_server, "topic": topic, "maxRequestsInFlight": 1}
         frame.write.format("rocket").options(**options).mode("append").save()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

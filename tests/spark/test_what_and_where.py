@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_rocket.model import MessageQueue
 from tests.spark.conftest import Rocket

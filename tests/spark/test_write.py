@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,7 +14,7 @@ from spark_rocket.protocol.filter.tags import java_hash
 from tests.spark.conftest import Rocket
 
 
-def write(mq: Rocket, frame: DataFrame, **options: object) -> None:
+def write(mq: Rocket, frame: DataFrame, **options: Any) -> None:
     given = {"nameServer": mq.name_server, **options}
     frame.write.format("rocket").options(**given).mode("append").save()
 
