@@ -74,7 +74,7 @@ def checked(function: F, prepare: Callable[[F, tuple[Any, ...], dict[str, Any]],
             (hint, exact), kind = hints[name], type(value)
             if hint is not None and (kind not in exact or (kind is float and value != value)):
                 check(name, value, hint)
-        if len(args) == 2 and hints[hints.positional[0]][0] is None:
+        if len(args) == len(hints.positional[:2]) == 2 and hints[hints.positional[0]][0] is None:
             second = hints[hints.positional[1]][1] - {float}  # which may be NaN
 
     @wraps(function)
@@ -109,6 +109,10 @@ class _Hints(dict[str, tuple[Any, frozenset[type]]]):
     def __missing__(self, name: str) -> tuple[Any, frozenset[type]]:
         if self._annotations is None:
             self._annotations = _annotations(self._function)
+        own = _own_arguments(self._function)
+        options = self._annotations.keys() - set(own)
+        if options and name not in own and name not in options:
+            raise _unexpected(self._function, name, [*own, *options])
         found = self[name] = _known(*self._annotations.get(name, (None, "")), name.endswith(_TIMES))
         return found
 
@@ -140,14 +144,29 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 def _annotations(function: Any) -> dict[str, tuple[Any, str]]:
     """Return the annotation of each argument as it is written, and its module."""
     code, written, module = function.__code__, function.__annotations__, function.__module__
-    count = code.co_argcount + code.co_kwonlyargcount
-    found = {name: (written[name], module) for name in code.co_varnames[:count] if name in written}
+    own = _own_arguments(function)
+    found = {name: (written[name], module) for name in own if name in written}
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        options = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
+        options = code.co_varnames[len(own) + bool(code.co_flags & inspect.CO_VARARGS)]
         hint = _resolved(written.get(options), module)
         for kind in get_args(hint) if get_origin(hint) is typing.Unpack else ():
             found |= {name: (one, kind.__module__) for name, one in kind.__annotations__.items()}
     return found
+
+
+def _own_arguments(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's arguments, without those in ``*args`` and ``**options``."""
+    code = function.__code__
+    return tuple(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+def _unexpected(function: Any, name: str, known: list[str]) -> TypeError:
+    """Return Python's error for an unknown argument, which a function that passes ``**options`` on would accept."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    suggestion = f". Did you mean {near[0]!r}?" if near else ""
+    return TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{suggestion}")
 
 
 def _resolved(hint: Any, module: str) -> Any:

@@ -59,6 +59,7 @@ def test_options_in_chinese(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "](" not in option.meaning
         assert "`" not in option.meaning
         assert replace(option, meaning="") == replace(english, meaning="")
+    monkeypatch.setenv("COLUMNS", "120")
     line = "maxTriggerDelay（流式读取；时长 1ms–30d，默认 15m）：minOffsetsPerTrigger 造成的最长推迟。\n"
     assert run("options", "maxTriggerDelay", "--language", "zh").out == line
     monkeypatch.setenv("LANGUAGE", "zh_CN")

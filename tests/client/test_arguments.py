@@ -23,6 +23,7 @@ from spark_rocket.common.arguments import check, hints_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
+from tests.client.producing import Decides
 
 CLIENTS = (Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer)
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -75,6 +76,15 @@ def _arguments() -> Iterator[Any]:
 
 
 ARGUMENTS = list(_arguments())
+
+
+@pytest.mark.parametrize("kind", [*CLIENTS, aio.Admin, aio.Reader])
+def test_an_unknown_argument_is_refused(kind: Any) -> None:
+    """As by any Python function: a misspelt ``access_key`` would leave requests without a signature."""
+    first: tuple[Any, ...] = () if kind in (Admin, aio.Admin, Reader, aio.Reader) else ("group",)
+    first += (Decides(),) if kind is TransactionProducer else ()
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'acces_key'. Did you mean 'access_key'\?"):
+        kind(*first, name_server="127.0.0.1:1", acces_key="me")
 
 
 def test_the_arguments_are_found() -> None:

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.live
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """Two brokers and two name servers; each test has its own topics."""
-    with LocalCluster(brokers=2, name_servers=2) as running:
+    with LocalCluster(brokers=2, name_servers=2) as running, Admin(running.name_server) as admin:
+        until(lambda: all(len(info.broker_addr_table) == 2 for info in admin.cluster_info_of_each().values()))
         yield running
 
 
