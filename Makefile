@@ -60,8 +60,8 @@ live: prepare
 spark: prepare
 	@$(RUN) python -m pytest -n 2 --dist loadfile $(HANGS) -m spark $(ARGS)
 
-# Requirements of the tests in addition to the packages: RocketMQ's Node.js client, a browser.
-prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
+# Requirements of the tests in addition to the packages: RocketMQ's Node.js client, a browser, nginx.
+prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.nginx
 
 connect: export ON_CONNECT = 1
 connect: $(STAMP)
@@ -166,6 +166,11 @@ $(NODE)/node_modules/.installed: $(NODE)/package-lock.json
 # Chromium, for the tests of the console's pages.
 $(VENV)/.browser: $(STAMP)
 	@sh tools/setup.sh browser
+	@touch $@
+
+# nginx, for the test of the proxy behind it; after Chromium, because apt runs once at a time.
+$(VENV)/.nginx: $(VENV)/.browser
+	@sh tools/setup.sh unpack_nginx $(VENV)
 	@touch $@
 
 clean:

@@ -8,6 +8,7 @@
 #                                      create VENV again with the newest versions, and list them in constraints.txt
 #   tools/setup.sh node FOLDER         install the packages of FOLDER's package-lock.json, if npm is installed
 #   tools/setup.sh browser             install Chromium with apt if possible
+#   tools/setup.sh unpack_nginx VENV   unpack nginx of Debian or Ubuntu into VENV if possible
 #   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt if possible), then
 #                                      run COMMAND with JAVA_HOME set and VENV first on the PATH
 set -eu
@@ -125,6 +126,22 @@ browser() {
     say "Chromium is not installed: the tests of the console's pages in a browser are skipped."
 }
 
+# --- nginx ----------------------------------------------------------------------------------------------------------
+
+# Required only by the test of the proxy behind nginx, which is skipped without it. Never fails.
+unpack_nginx() {
+    if command -v nginx >/dev/null 2>&1; then return 0; fi
+    folder=$(mktemp -d)
+    # Unpacked, not installed: that would start a server on port 80.
+    if apt update && (cd "$folder" && apt-get -qq download nginx 2>/dev/null) &&
+        dpkg -x "$folder"/nginx_*.deb "$1/nginx"; then
+        ln -sf ../nginx/usr/sbin/nginx "$1/bin/nginx"
+    else
+        say "nginx is not installed: the test of the proxy behind nginx is skipped."
+    fi
+    rm -rf "$folder"
+}
+
 # --- Java -----------------------------------------------------------------------------------------------------------
 
 # Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher requires.
@@ -178,6 +195,7 @@ run() {
 cd "$(dirname "$0")/.."
 verb=${1:-}
 case $verb in
-    packages | upgrade | node | browser | run) shift; "$verb" "$@" ;;
-    *) die "usage: tools/setup.sh packages VENV EXTRAS | upgrade VENV EXTRAS | node FOLDER | browser | run VENV COMMAND…" ;;
+    packages | upgrade | node | browser | unpack_nginx | run) shift; "$verb" "$@" ;;
+    *) die "usage: tools/setup.sh packages VENV EXTRAS | upgrade VENV EXTRAS | node FOLDER | browser | unpack_nginx VENV |" \
+           "       run VENV COMMAND…" ;;
 esac

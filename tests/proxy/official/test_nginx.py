@@ -52,9 +52,12 @@ def nginx(directory: Path, proxy: str) -> Iterator[tuple[str, Path]]:
         "listen 443": f"listen 127.0.0.1:{port}",
     }
     text = re.sub("|".join(map(re.escape, here)), lambda found: here[found[0]], CONFIG)
+    # nginx creates them at its start; the default ones belong to an installed package.
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {directory};\n" for kind in kinds)
     (directory / "nginx.conf").write_text(
         f"daemon off; master_process off; error_log stderr; pid {directory}/nginx.pid;\n"
-        f"events {{}}\nhttp {{ access_log off; client_body_temp_path {directory};\n{text}}}\n"
+        f"events {{}}\nhttp {{ access_log off;\n{folders}{text}}}\n"
     )
     with subprocess.Popen(["nginx", "-p", directory, "-c", directory / "nginx.conf"]) as process:
         try:
@@ -73,12 +76,12 @@ def test_the_python_client_and_health_behind_nginx(tmp_path: Path) -> None:
             stack.callback(proxy.stop)
             endpoint, trusted = stack.enter_context(nginx(tmp_path, proxy.address))
             client = Official("python", endpoint, tmp_path, trusted=trusted)
+            stack.callback(client.close)
             client.do("producer", "p", topics=[topic])
             client.do("simple", "c", group="readers", topics={topic: ["*", "TAG"]})
             sent = [client.do("send", "p", message={"topic": topic, "body": f"{n}" * 20_000}) for n in range(10)]
             received = client.receive("c", 10)
             assert {one["messageId"] for one in received} == {one["messageId"] for one in sent}
-            client.close()
             credentials = grpc.ssl_channel_credentials(trusted.read_bytes())
             with grpc.secure_channel(endpoint, credentials) as channel:
                 proxy.stop()
