@@ -18,7 +18,7 @@ FIELDS: list[Any] = [
     ("secret", str, field(default="s", repr=False)),
     ("note", str, field(default="n", compare=False)),
 ]
-NAN = float("nan")  # equal to itself only as the same object
+NAN = float("nan")
 SETTINGS: list[dict[str, Any]] = [
     {"frozen": is_frozen, "slots": has_slots} for is_frozen, has_slots in product((False, True), (False, True))
 ]
@@ -26,7 +26,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 def values_of(kind: Any) -> list[Any]:
     first = kind(1.0)
-    return [first, kind(1.0), kind(2.0), kind(NAN), kind(NAN), replace(first, text="y"), replace(first, secret="t"),
+    return [first, kind(1.0), kind(2.0), kind(NAN), replace(first, text="y"), replace(first, secret="t"),
             replace(first, note="m"), kind(number=kind(1.0))]  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def test_methods_are_those_of_a_dataclass(settings: dict[str, Any]) -> None:
     assert [one == other for one, other in product(ours, ours)] == [
         one == other for one, other in product(theirs, theirs)
     ]
+    assert shared(NAN) == shared(NAN), "as tuples of the same object; dataclasses differ since Python 3.13"
     assert ours[0] != theirs[0]
     assert ours[0] != 1.0
     if settings["frozen"]:
