@@ -1,6 +1,4 @@
-"""The sink with ``deliveryGuarantee=exactlyOnce``, compared with the same sink with ``atLeastOnce``; both with an empty
-one.
-"""
+"""The sink with ``exactlyOnce`` compared with ``atLeastOnce``, and both compared with a sink that only counts."""
 
 from __future__ import annotations
 

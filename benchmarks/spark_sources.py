@@ -1,7 +1,8 @@
 """Spark's ceilings: a source that repeatedly yields one ready-made Arrow batch, an empty stream, a stream of a row a
 millisecond, and a sink that only counts.
 
-Workers import this module by name, so it contains nothing else, and imports nothing of the product for them.
+Workers import this module by name, so it contains nothing else. Only its functions import modules of the product, whose
+import would otherwise count as time of the ceiling.
 """
 
 from __future__ import annotations

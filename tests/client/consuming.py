@@ -15,10 +15,11 @@ from spark_rocket.client.consume.listeners import ConsumeHooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ServiceParts
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.kit.scripted import record
+from tests.kit.scripted import record, undecodable
 
 QUEUE = MessageQueue("t", "b", 0)
 SECONDS = 30.0
@@ -156,6 +157,18 @@ def rig_of(make: Callable[..., Any], result: object, **usual: Any) -> Any:
             one.service.close(SECONDS)
 
     return rig
+
+
+def check_messages_before_an_undecodable_one(one: Rig, queue: ProcessQueue) -> None:
+    """The messages before it are consumed, and each pull begins with it."""
+    records = record(0) + record(1) + undecodable(2) + record(3)
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="The message at offset 2"):
+            one.service.receive(queue, PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(records)))
+        one.until(lambda: queue.commit_offset == 2)
+        assert queue.end == 2  # where the next pull begins
+        records = undecodable(2) + record(3)
+    assert sorted(one.calls) == [[0], [1]]
 
 
 class BlockedListener:

@@ -14,14 +14,22 @@ from spark_rocket.client.consume import concurrently as module
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeHooks
 from spark_rocket.client.consume.process_queue import START_TIME
-from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.client.core.hooks import ConsumeMessageContext
-from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.client.consuming import FAILURES, SECONDS, BlockedListener, Rig, found, nothing, queue_at, raising, rig_of
-from tests.kit.scripted import record, undecodable
+from tests.client.consuming import (
+    FAILURES,
+    SECONDS,
+    BlockedListener,
+    Rig,
+    check_messages_before_an_undecodable_one,
+    found,
+    nothing,
+    queue_at,
+    raising,
+    rig_of,
+)
 from tests.kit.waiting import until
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -40,15 +48,7 @@ def test_consumed_messages_are_committed(rig: Callable[..., Rig]) -> None:
 
 
 def test_messages_before_an_undecodable_one_are_consumed(rig: Callable[..., Rig]) -> None:
-    one, queue = rig(), queue_at()
-    records = record(0) + record(1) + undecodable(2) + record(3)
-    for _ in range(2):
-        with pytest.raises(ProtocolError, match="The message at offset 2"):
-            one.service.receive(queue, PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(records)))
-        one.until(lambda: queue.commit_offset == 2)
-        assert queue.end == 2  # where the next pull begins
-        records = undecodable(2) + record(3)
-    assert sorted(one.calls) == [[0], [1]]
+    check_messages_before_an_undecodable_one(rig(), queue_at())
 
 
 @pytest.mark.parametrize("level", [0, 4, -1])

@@ -13,12 +13,18 @@ import pytest
 from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import FlowControl
-from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from tests.client.consuming import FAILURES, SECONDS, BlockedListener, Rig, found, queue_at, rig_of
-from tests.kit.scripted import record, undecodable
+from tests.client.consuming import (
+    FAILURES,
+    SECONDS,
+    BlockedListener,
+    Rig,
+    check_messages_before_an_undecodable_one,
+    found,
+    queue_at,
+    rig_of,
+)
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -59,15 +65,7 @@ def test_one_call_at_a_time_in_the_queues_order(rig: Callable[..., Rig]) -> None
 
 
 def test_messages_before_an_undecodable_one_are_consumed(rig: Callable[..., Rig]) -> None:
-    one, queue = rig(), locked()
-    records = record(0) + record(1) + undecodable(2) + record(3)
-    for _ in range(2):
-        with pytest.raises(ProtocolError, match="The message at offset 2"):
-            one.service.receive(queue, PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(records)))
-        one.until(lambda: queue.commit_offset == 2)
-        assert queue.end == 2  # where the next pull begins
-        records = undecodable(2) + record(3)
-    assert sorted(one.calls) == [[0], [1]]
+    check_messages_before_an_undecodable_one(rig(), locked())
 
 
 @pytest.mark.parametrize(

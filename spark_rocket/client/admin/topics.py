@@ -279,11 +279,8 @@ class TopicAdmin(AdminBase):
         """
         before = self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic))
         entries = dict(part.rpartition(":")[::2] for part in (before or "").split(";") if others and ":" in part)
-        names = {
-            address: name
-            for name, broker in self._known_brokers().broker_addr_table.items()
-            for address in broker.broker_addrs.values()
-        }
+        known = self._known_brokers().broker_addr_table if any(":" in key for key in queues) else {}
+        names = {address: name for name, broker in known.items() for address in broker.broker_addrs.values()}
         for key, count in queues.items():
             broker = names.get(key, key)
             if count is None:
@@ -293,7 +290,7 @@ class TopicAdmin(AdminBase):
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(entries.items()))
         if text:  # also if it is the same: another name server may lack it
             self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
-        elif not text and before is not None:
+        elif before is not None:
             self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:
