@@ -17,6 +17,7 @@ from spark_rocket.cli.help import pages
 from spark_rocket.cli.text import wrapped
 from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS
+from spark_rocket.errors import ClientError
 from tests.cli.conftest import Run
 
 
@@ -66,6 +67,11 @@ def test_options_in_chinese(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("options", "maxTriggerDelay").out == line
     assert "其他名称：kafka.bootstrap.servers、" in run("options", "bootstrap").out
     assert "maximum delay" in run("options", "maxTriggerDelay", "--language", "en").out
+
+
+def test_options_in_an_unknown_language() -> None:
+    with pytest.raises(ClientError, match=r"language: 'fr'.*'en' or 'zh'"):
+        spark_rocket.options("", "fr")
 
 
 def test_a_line_break_in_chinese() -> None:

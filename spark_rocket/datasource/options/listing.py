@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_rocket.common.arguments import refuse
 from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS, Option, Scope
 
@@ -75,8 +76,10 @@ def options(pattern: str = "", language: str = "en") -> list[OptionInfo]:
 
     ``pattern`` ignores case and also matches the names of Spark's Kafka source (``kafka.bootstrap.servers``) and of
     rocketmq-spark. Options of these that are not needed here follow at the end, with an empty ``scope`` and the reason.
-    ``language``: that of ``meaning``, ``en`` or ``zh``.
+    ``language``: the language of ``meaning``, ``en`` or ``zh``; ClientError for another one.
     """
+    if language not in ("en", "zh"):
+        raise refuse("language", language, "'en' or 'zh'")
     text = pattern.lower()
     infos = [_info(option, language) for option in OPTIONS]
     for name, (english, chinese) in NOT_NEEDED.items():
