@@ -5,7 +5,6 @@ table                   key -> value                             filled by
 ======================  =======================================  ============================================
 topics                  broker name -> topic -> QueueData        a master's registration; changes of permissions
 brokers                 broker name -> BrokerData                registration: id -> address, 0 the master
-clusters                cluster -> broker names                  registration
 live                    cluster, address -> LiveBroker           registration and heartbeat; expires
 connections             connection -> keys of live brokers       registration
 filter servers          cluster, address -> addresses            registration
@@ -99,7 +98,6 @@ class RouteInfoManager:
         self._often = RateLimited(logger, clock=clock)
         self._topics = TopicTable(limits)
         self._brokers: dict[str, BrokerData] = {}
-        self._clusters: dict[str, set[str]] = {}
         self._live: dict[_Key, LiveBroker] = {}
         self._of_channel: dict[Hashable, dict[_Key, None]] = {}
         self._filter_servers: dict[_Key, list[str]] = {}
@@ -134,10 +132,10 @@ class RouteInfoManager:
         self._take_place(broker, broker_id, cluster, address, data_version, channel)
         is_new = broker_id not in addresses
         addresses[broker_id] = address
+        broker.cluster = cluster
         broker.enable_acting_master = enable_acting_master
         broker.zone_name = zone_name
         self._brokers[broker_name] = broker
-        self._clusters.setdefault(cluster, set()).add(broker_name)
         live = self._same_live(key, broker_name)
         omitted: dict[str, str] = {}
         # Slaves before 5.0, without support for acting masters, may register topics that their master has deleted.
@@ -333,10 +331,6 @@ class RouteInfoManager:
         if broker.broker_addrs:
             return
         del self._brokers[broker_name]
-        names = self._clusters.get(cluster, set())
-        names.discard(broker_name)
-        if not names:
-            self._clusters.pop(cluster, None)
         self._topics.remove_broker(broker_name)
         self.on_removal()
 
@@ -407,7 +401,7 @@ class RouteInfoManager:
                     )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        self._topics.remove(topic, self._clusters.get(cluster, ()) if cluster else None)
+        self._topics.remove(topic, self._members(cluster) if cluster else None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """Set or clear the write permission of all of a broker's topics; returns their number."""
@@ -426,14 +420,13 @@ class RouteInfoManager:
         return self._topics.topics()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        return self._topics.topics_of(self._clusters.get(cluster, ()))
+        return self._topics.topics_of(self._members(cluster))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """The topics named after clusters and brokers, and the address of any one broker."""
         names: dict[str, None] = {}
-        for cluster, brokers in sorted(self._clusters.items()):
-            names[cluster] = None
-            names.update(dict.fromkeys(sorted(brokers)))
+        for cluster, brokers in sorted(self._clusters().items()):
+            names.update(dict.fromkeys((cluster, *brokers)))
         address = next(
             (address for broker in self._brokers.values() for _, address in sorted(broker.broker_addrs.items())), None
         )
@@ -451,10 +444,17 @@ class RouteInfoManager:
     # --- clusters ---------------------------------------------------------------------------------------------
 
     def cluster_info(self) -> ClusterInfo:
-        return ClusterInfo(
-            broker_addr_table=dict(self._brokers),
-            cluster_addr_table={cluster: sorted(names) for cluster, names in self._clusters.items()},
-        )
+        return ClusterInfo(broker_addr_table=dict(self._brokers), cluster_addr_table=self._clusters())
+
+    def _clusters(self) -> dict[str, list[str]]:
+        """The names of the brokers of each cluster, sorted."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in sorted(self._brokers.items()):
+            clusters.setdefault(broker.cluster, []).append(name)
+        return clusters
+
+    def _members(self, cluster: str) -> list[str]:
+        return [name for name, broker in self._brokers.items() if broker.cluster == cluster]
 
     def member_group(self, broker_name: str) -> dict[int, str]:
         broker = self._brokers.get(broker_name)

@@ -98,7 +98,6 @@ class TopicTable:
         names = self._brokers_of.get(topic)
         if names is None:
             return
-        # The shorter side is iterated: a topic may have few brokers in a cluster of many.
         wanted = list(names) if broker_names is None else names.keys() & broker_names
         for name in wanted:
             if self._of_broker.get(name, {}).pop(topic, None) is not None:

@@ -273,6 +273,21 @@ def test_a_broker_that_registers_under_another_name(tables: Tables) -> None:
     assert tables.cluster_info().cluster_addr_table == {}
 
 
+def test_a_broker_that_registers_in_another_cluster(tables: Tables) -> None:
+    tables.register(T, cluster="c")
+    tables.now += 61  # a restart that its name server did not notice
+    tables.register(T, cluster="d")
+    route = tables.route("T")
+    assert route is not None
+    assert [broker.cluster for broker in route.broker_datas] == ["d"]
+    assert tables.cluster_info().cluster_addr_table == {"d": ["a"]}
+    assert (tables.topics_of_cluster("c"), tables.topics_of_cluster("d")) == ([], ["T"])
+    with pytest.raises(RefusedError, match=r"a0:1 .* is registered with it"):
+        tables.register(T, cluster="d", at="second:1")
+    tables.unregister_broker("d", "a", 0, "a0:1")
+    assert tables.system_topics() == ([], None)
+
+
 # --- topics by hand -----------------------------------------------------------------------------------------------
 
 
