@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,6 +19,7 @@ from spark_rocket.remoting.http.http_server import MAX_CONNECTIONS, MAX_HEADER_B
 from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import TlsSettings
+from tests.kit.waiting import until_async
 
 pytestmark = pytest.mark.live
 
@@ -167,6 +170,38 @@ def test_incomplete_handshakes_time_out(monkeypatch: pytest.MonkeyPatch) -> None
             await server.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("size", [48 << 10, 1 << 20])  # of the smaller one, the server's loop has all at once
+def test_a_peer_that_does_not_read_is_dropped(
+    size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def with_small_buffer(sock: socket.socket, *_: str) -> bool:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return True
+
+    async def large() -> HttpResponse:
+        return HttpResponse(bytes(size))
+
+    async def work(server: HttpServer) -> None:
+        server.routes["/metrics"] = large
+        loop = asyncio.get_running_loop()
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", server.port))
+            await loop.sock_sendall(peer, request())
+            await until_async(lambda: "connection dropped" in caplog.text)
+            received = 0
+            with suppress(ConnectionError):
+                while part := await loop.sock_recv(peer, 1 << 16):
+                    received += len(part)
+        assert received < size
+
+    caplog.set_level(logging.DEBUG, http.logger.name)
+    monkeypatch.setattr(http, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(http, "leaves_reserve", with_small_buffer)
+    serve(work)
 
 
 def test_connections_are_bounded() -> None:

@@ -150,7 +150,7 @@ class HttpServer:
         finally:
             self._incomplete.pop(writer, None)
             self._connections.discard(writer)
-            writer.transport.abort() if not writer.is_closing() else writer.close()
+            writer.transport.abort()  # close() would wait for a peer that does not read
 
     def _close_oldest(self) -> bool:
         """Close the oldest connection with an incomplete request, if there is one, to make room; return whether it did.
