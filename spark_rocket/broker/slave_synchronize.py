@@ -173,7 +173,7 @@ class SlaveSynchronize:
                     _log.warning("Synchronization with the master at %s works again.", self.master_address)
                     self._problem = ""
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.period):  # wait_for may lose the cancellation by close
+                async with asyncio.timeout(self.period):
                     await self._wake.wait()
 
     def _failed(self, problem: str) -> None:

@@ -543,6 +543,26 @@ def test_a_cancelled_next_message_does_not_end_the_iteration(topic: str, produce
     assert not consumer._pulled.wakers
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_a_cancellation_is_not_lost_if_the_consumer_is_woken_at_the_same_time(
+    topic: str, make: Make, steps: int
+) -> None:
+    consumer = make(topic, poll_timeout=60)
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(anext(aiter(consumer)))
+        for _ in range(5):  # until it waits
+            await asyncio.sleep(0)
+        consumer.resume(())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=WAIT)
+        assert task.cancelled()
+
+    asyncio.run(cancel())
+
+
 def test_a_loop_ends_with_the_consumer(topic: str, make: Make) -> None:
     consumer = make(topic, poll_timeout=60)
     ended = threading.Event()

@@ -73,6 +73,22 @@ def test_a_cancelled_future_is_released(server: ServerThread) -> None:
     with_client(work)
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_a_cancellation_is_not_lost_when_the_connection_opens(server: ServerThread, steps: int) -> None:
+    opened = asyncio.Event()
+
+    async def work(client: AsyncRemotingClient) -> None:
+        task = asyncio.ensure_future(client.invoke(server.address, request(SILENT), LIMIT))
+        await opened.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with_client(work, on_connect=lambda _: opened.set())
+
+
 def test_no_listener() -> None:
     free = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -74,7 +74,8 @@ class QueryMessageProcessor(Processor):
 
         self.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):
-            await asyncio.wait_for(indexed.wait(), _INDEX_TIMEOUT_S)
+            async with asyncio.timeout(_INDEX_TIMEOUT_S):
+                await indexed.wait()
         return self._find(request, header)
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:

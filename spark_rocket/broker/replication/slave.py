@@ -198,7 +198,7 @@ class ReplicationSlave:
         """Connect and wait for the end of the connection; raises unless the comparison ended it."""
         address = self.master_address
         host, port = parse_address(address)
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):  # wait_for may lose the cancellation by close
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             connection = await self._connect(host, port, start)
         self._connection, begun = connection, self.loop.time()
         if address != self.master_address:

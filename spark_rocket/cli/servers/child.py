@@ -202,7 +202,8 @@ class ChildServer:
         try:
             self._child.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(self.ended(), kill_after)
+                async with asyncio.timeout(kill_after):
+                    await self.ended()
             except TimeoutError:
                 self._child.send_signal(signal.SIGKILL)
                 await self.ended()

@@ -256,7 +256,8 @@ class LitePullConsumer(GroupConsumer):
                     return messages[0]
                 if not self._closing:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
+                        async with asyncio.timeout(self.poll_timeout or IDLE_SECONDS):
+                            await ready.wait()
         finally:
             self._pulled.wakers.discard(wake)
         raise StopAsyncIteration

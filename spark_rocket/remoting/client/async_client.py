@@ -211,7 +211,8 @@ class AsyncRemotingClient:
 
     async def _opened(self, connection: RemotingConnection, seconds: float) -> None:
         try:
-            await asyncio.wait_for(as_future(connection.opened), seconds)
+            async with asyncio.timeout(seconds):
+                await as_future(connection.opened)
         except TimeoutError:
             raise connection.not_connected(f"no response within {seconds:.1f} s") from None
         except RemotingConnectError as error:

@@ -145,8 +145,9 @@ class RemotingServer:
         self.watch.close()
         for channel in list(self.channels):
             channel.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), grace)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._empty.wait()
         for channel in list(self.channels):
             channel.abort()
         await self._empty.wait()
