@@ -151,7 +151,7 @@ class Sampler:
         if record is None:
             self._ask_lists(admin, {})
             record = self.topics.get(topic)
-        if record is not None and time.time() - record.sampled >= FRESH_S:
+        if record is not None and not _is_within(FRESH_S, record.sampled):
             self._ask_topics(admin, [record.info], {})
             self._measure(admin, [record])
         return record
@@ -162,7 +162,7 @@ class Sampler:
         if record is None:
             self._ask_lists(admin, {})
             record = self.groups.get(group)
-        if record is not None and time.time() - record.detailed >= FRESH_S:
+        if record is not None and not _is_within(FRESH_S, record.detailed):
             self._ask_groups(admin, [group], {}, delays=True)
         return record
 
@@ -315,12 +315,12 @@ class Sampler:
 
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """Estimate the message size of topics without an estimate or with an old one."""
-        now = time.time()
-        due = (r for r in records if r.state and r.state.messages and now - r.measured > MEASURE_INTERVAL_S)
+        with_messages = (record for record in records if record.state and record.state.messages)
+        due = (record for record in with_messages if not _is_within(MEASURE_INTERVAL_S, record.measured))
         for record in islice(due, MEASURED_TOPICS_PER_PASS):
             newest = record.state.newest if record.state is not None else None
             assert newest is not None
-            record.measured = now
+            record.measured = time.time()
             first = max(newest.min_offset, newest.max_offset - MEASURED_MESSAGES)
             try:
                 page = admin.consume_queue(newest.queue, first, newest.max_offset - first)
@@ -330,6 +330,11 @@ class Sampler:
             sizes = [entry.size for entry in page.entries]
             if sizes:
                 record.message_bytes = sum(sizes) / len(sizes)
+
+
+def _is_within(seconds: float, moment: float) -> bool:
+    """Whether a moment is not longer ago; a later one is not: the clock was set back since then."""
+    return 0 <= time.time() - moment < seconds
 
 
 def _take_list(records: dict[str, Any], found: Mapping[str, Any], lost: Set[str], make: Callable[[Any], Any]) -> None:

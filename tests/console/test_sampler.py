@@ -287,6 +287,22 @@ def test_pages_and_sampler_have_separate_connections() -> None:
     assert len(own.asked) == asked
 
 
+def test_samples_of_the_future_are_old() -> None:
+    """The clock was set back since they were taken."""
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    sampler.fresh_group("g")
+    topic, group = sampler.topics["t"], sampler.groups["g"]
+    topic.sampled += 3600
+    topic.measured += 3600
+    group.detailed += 3600
+    admin.asked.clear()
+    sampler.fresh_topic("t")
+    sampler.fresh_group("g")
+    assert admin.asked == ["topics", "sizes", "groups"]
+
+
 def test_created_topics_are_listed_at_once() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
