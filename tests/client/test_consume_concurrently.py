@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -187,8 +188,11 @@ def test_a_dropped_queue_is_not_changed(rig: Callable[..., Rig]) -> None:
     assert (one.calls, one.back.given, queue.commit_offset) == ([[0]], [], 0)
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_a_stuck_call_does_not_delay_other_messages(rig: Callable[..., Rig], quick: bool) -> None:
+@pytest.mark.parametrize(("quick", "step_ns"), [(False, 0), (True, 0), (True, -3_600_000_000_000)])
+def test_a_stuck_call_does_not_delay_other_messages(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, quick: bool, step_ns: int
+) -> None:
+    """Also if the machine's clock is set back meanwhile."""
     one, queue = rig(flow=FlowControl(1000, 1 << 20)), queue_at()
     if quick:  # then one thread makes all calls of a run
         one.service.receive(queue, found(range(400)))
@@ -199,6 +203,8 @@ def test_a_stuck_call_does_not_delay_other_messages(rig: Callable[..., Rig], qui
 
     def listen(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
         if messages[0].queue_offset == start + 1:
+            now_ns = time.time_ns
+            monkeypatch.setattr(time, "time_ns", lambda: now_ns() + step_ns)
             stuck.set()
             assert go.wait(SECONDS)
         return SUCCESS

@@ -120,7 +120,8 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         """Make the calls of a run until none is left."""
         process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
         calls = count = successes = 0
-        counted = call_start = time.time_ns()
+        counted = call_start = time.monotonic_ns()
+        to_wall_clock = time.time_ns() - call_start
         try:
             while run.calls and not process_queue.dropped and not self._closing:
                 try:
@@ -128,7 +129,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
                 except IndexError:  # another thread took it
                     break
                 run.since = call_start
-                started = str(call_start // 1_000_000)
+                started = str((call_start + to_wall_clock) // 1_000_000)
                 offsets = []
                 for message in messages:
                     message.set_property(START_TIME, started)
@@ -147,7 +148,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
                     for message, offset in zip(messages, offsets, strict=True):
                         message.queue_offset = offset  # the listener may have changed it
                     self._return(process_queue, messages, consumed, context)
-                now = time.time_ns()
+                now = time.monotonic_ns()
                 spent, call_start = now - call_start, now
                 self._mean_ns += ((spent if spent < SLOW_NS else SLOW_NS) - self._mean_ns) / 64
                 if spent > SLOW_NS:
@@ -180,7 +181,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
             self._watch.wait()
             self._watch.clear()
             while not self._stop.wait(WATCH_SECONDS) and self._active:
-                late = time.time_ns() - int(WATCH_SECONDS * 1e9)
+                late = time.monotonic_ns() - int(WATCH_SECONDS * 1e9)
                 for run in list(self._active.values()):
                     if run.since < late and run.calls and not run.offered:
                         run.offered = True
