@@ -12,6 +12,7 @@ import pytest
 from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.state.topic_config_manager import new_topic
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.ids import real_topic
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -147,6 +148,17 @@ def test_messages_are_acked_though_the_clock_was_set_back(world: World) -> None:
     world.pops.ack("g", "T", 0, first, 0)
     world.pass_time(3_605_000)
     assert texts(world.pop()) == [b"1"]
+
+
+def test_acks_are_written_though_the_clock_is_set_back_meanwhile(world: World) -> None:
+    """Otherwise too many would be in memory, and refused."""
+    world.send_numbers(2)
+    (first, _) = (receipt for _, receipt in world.pop(invisible=5_000))
+    before = world.store.get_max_offset(TIMER_TOPIC, 0)
+    world.pops.ack("g", "T", 0, first, 0)
+    world.clock.now -= 3_600_000
+    world.pass_time(GATHER_MS)
+    assert world.store.get_max_offset(TIMER_TOPIC, 0) == before + 1
 
 
 class Unlucky(World):

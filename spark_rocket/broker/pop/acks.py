@@ -98,7 +98,7 @@ class AckGatherer:
 
     def write(self, now: int) -> int | None:
         """Write the collected acks into the log if they are due; return when to call again."""
-        if self._due is None or self._due > now:
+        if self._due is None or now < self._due <= now + RETRY_MS:  # later, if the clock was set back
             return self._due
         return self.write_all(now)
 
