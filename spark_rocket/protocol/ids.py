@@ -89,16 +89,6 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
     )
 
 
-def parse_host(text: str) -> tuple[str, int]:
-    """Parse ``"127.0.0.1:10911"`` or ``"[::1]:10911"``. The address part may be a name."""
-    address, colon, port = text.rpartition(":")
-    if address.startswith("[") and address.endswith("]"):
-        address = address[1:-1]
-    if not colon or not address or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65_535:
-        raise ProtocolError(f"Invalid address {text!r}.", remedy="Use host:port, like 127.0.0.1:10911.")
-    return address, int(port)
-
-
 # --- message ids ------------------------------------------------------------------------------------------------------
 
 _MAX_OFFSET = (1 << 63) - 1

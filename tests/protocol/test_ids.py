@@ -16,7 +16,6 @@ from spark_rocket.protocol.ids import (
     decode_offset_msg_id,
     encode_offset_msg_id,
     pack_host,
-    parse_host,
     unpack_host,
 )
 
@@ -52,20 +51,6 @@ def test_scope_of_a_link_local_address_is_dropped() -> None:
 def test_no_hosts(host: tuple[str, int]) -> None:
     with pytest.raises(ProtocolError):
         pack_host(host)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [("127.0.0.1:10911", ("127.0.0.1", 10911)), ("[::1]:9876", ("::1", 9876)), ("broker.local:0", ("broker.local", 0))],
-)
-def test_parse_host(text: str, wanted: tuple[str, int]) -> None:
-    assert parse_host(text) == wanted
-
-
-@pytest.mark.parametrize("text", ["", ":", "a", "a:", ":1", "a:b", "a:-1", "a:65536", "a:999999999", "a:١", "[]:1"])
-def test_no_address(text: str) -> None:
-    with pytest.raises(ProtocolError, match="host:port"):
-        parse_host(text)
 
 
 @pytest.mark.parametrize(("host", "packed"), HOSTS)

@@ -25,7 +25,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.promise import Promise, resolve_each
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import loop_thread
@@ -93,18 +93,6 @@ def test_one_of_two_threads_settles_a_promise() -> None:
     won = [promise.result() for promise in promises]
     assert first.result() == second.result() == won
     assert sorted(called) == sorted(won)
-
-
-def test_promises_settled_together() -> None:
-    promises: list[Promise[int]] = [Promise() for _ in range(3)]
-    called: list[int] = []
-    promises[1].add_done_callback(lambda done: called.append(done.result()))
-    promises[2].fail(ValueError("before"))
-    resolve_each(promises, [0, 1, 2])
-    assert [promise.done() for promise in promises] == [True] * 3
-    assert (promises[0].result(), promises[1].result(), called) == (0, 1, [1])
-    with pytest.raises(ValueError, match="before"):
-        promises[2].result()
 
 
 def test_a_promise_is_a_future_for_the_standard_library() -> None:

@@ -332,7 +332,6 @@ def test_ipv6(serve: Serve, dial: Dial) -> None:
     server, client, channel = with_channel(serve, dial, host="::1")
     assert server.address.startswith("[::1]:")
     assert channel.remote_addr == f"[::1]:{client.socket.getsockname()[1]}"
-    assert channel.local_addr == server.address
     assert "::1" in repr(channel)
 
 

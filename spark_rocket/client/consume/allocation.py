@@ -248,10 +248,6 @@ class QueueShare:
         self._notified: dict[str, list[MessageQueue]] = {}
         self._group_members = GroupMembers(group, instance)
 
-    @property
-    def is_broadcast(self) -> bool:
-        return self._strategy is None
-
     def find_routes(self, topics: Iterable[str], *, warn: bool) -> None:
         """Fetch the routes of all topics. A topic that does not exist yet is fetched again later."""
         for topic in topics:

@@ -72,10 +72,6 @@ class TagExpression(FrozenValue):
         """Whether the tag itself matches, as checked by consumers."""
         return not self.tags or tag in self.tags
 
-    def matches_code(self, code: int) -> bool:
-        """Whether the hash in the consume queue matches, as checked by brokers; other tags may match too."""
-        return not self.tags or code in self.codes
-
     def __str__(self) -> str:
         return " || ".join(sorted(self.tags)) or SUB_ALL
 

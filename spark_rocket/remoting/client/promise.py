@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -168,12 +168,6 @@ class Promise(Future[T]):
                 raise
             except BaseException:  # including SystemExit of a callback: the thread serves others too
                 logger.exception("promise callback failed")
-
-
-def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
-    """Settle many promises with their values."""
-    for promise, value in zip(promises, values, strict=True):
-        promise._settle(value)
 
 
 def submitted(thread: CallbackThread, call: Callable[[], T]) -> Promise[T]:

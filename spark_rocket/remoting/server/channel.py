@@ -76,14 +76,12 @@ class Channel(asyncio.BufferedProtocol):
         "attributes",
         "idle_sweeps",
         "is_paused",
-        "local_addr",
         "needs_attention",
         "remote_addr",
     )
 
     def __init__(self, owner: ChannelOwner) -> None:
         self.remote_addr = "unknown:0"
-        self.local_addr = "unknown:0"
         self.attributes: dict[str, Any] = {}
         self.is_paused = False  # the peer is behind with reading
         self.needs_attention = True  # new, paused, with queued requests or within a frame
@@ -163,7 +161,6 @@ class Channel(asyncio.BufferedProtocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self.remote_addr = format_peer(transport.get_extra_info("peername"))
-        self.local_addr = format_peer(transport.get_extra_info("sockname"))
         if not self._owner.connected(self):
             transport.abort()
             return

@@ -100,10 +100,6 @@ class OverloadStats:
         self.memory_high = 0
         """Times that memory use exceeded its limit."""
 
-    @property
-    def busy_answers(self) -> int:
-        return sum(self.refused.values())
-
 
 def refuse(request: RemotingCommand, limits: Limits, stats: OverloadStats) -> RemotingCommand:
     """Count a request without room, and return its response."""

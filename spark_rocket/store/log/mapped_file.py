@@ -16,10 +16,10 @@ No descriptor stays open beside the mapping: a store has tens of thousands of fi
 descriptors. Operations that need one open the file briefly, which costs 2 µs; see descriptors.py for a shortage of
 descriptors. Few files are mapped at once, since before Python 3.13 a mapping holds a descriptor too.
 
-Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` and ``resize`` raise
-``StateError`` while views of the mapping exist, so that no reader loses its memory. ``unmap`` and ``destroy`` do not
-wait: existing views and copies in progress stay valid, and the memory is released with the last of them. A thread that
-is reading or flushing a destroyed file can finish; later operations find the file missing.
+Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` raises ``StateError`` while
+views of the mapping exist, so that no reader loses its memory. ``unmap`` and ``destroy`` do not wait: existing views
+and copies in progress stay valid, and the memory is released with the last of them. A thread that is reading or
+flushing a destroyed file can finish; later operations find the file missing.
 After a process crash: all written data is there. After a power failure: all flushed data.
 Corresponds to org.apache.rocketmq.store.logfile.DefaultMappedFile.
 """
@@ -315,14 +315,6 @@ class MappedFile:
             os.ftruncate(fd, position)
             os.ftruncate(fd, self.size)
             self.allocated = min(self.allocated, position // PAGE_SIZE * PAGE_SIZE)
-
-    def resize(self, size: int) -> None:
-        """Change the file's size; everything beyond it is lost."""
-        self.close()
-        with self.descriptor(os.O_RDWR) as fd, self._lock:
-            os.ftruncate(fd, size)
-            self.size = size
-            self.allocated = min(self.allocated, size)
 
     def unmap(self) -> None:
         """Drop the mapping; its memory is released with its last view. The next use maps the file again."""
