@@ -11,7 +11,7 @@ Corresponds to CommitLog.checkMessageAndReturnSize.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -37,7 +37,7 @@ from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 CHUNK_BYTES = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _HEAD_BYTES = 4096
-_MAX_GOOD_OFFSETS = 64
+_ENOUGH_GOOD_RECORDS = 64
 
 Ints = npt.NDArray[np.int64]
 
@@ -269,19 +269,18 @@ class TrailingData:
     """Data after the end of the good records."""
 
     has_data: bool = False
-    good_offsets: list[int] | None = None
-    """Physical offsets of good records among it; a bounded number."""
+    good_offsets: list[int] = field(default_factory=list)
+    """Physical offsets of the first good records among it."""
 
 
-def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> TrailingData:
+def scan_after(queue: MappedFileQueue, offset: int) -> TrailingData:
     """Return whether there is nonzero data at or after ``offset``, and the good records in it."""
-    remains = TrailingData(good_offsets=[])
-    assert remains.good_offsets is not None
+    remains = TrailingData()
     for file in queue.files:
         position = max(offset - file.file_from_offset, 0)
         for start, stop in file.data_ranges(min(position, file.size)):
             at = start
-            while at < stop and len(remains.good_offsets) < limit:
+            while at < stop and len(remains.good_offsets) < _ENOUGH_GOOD_RECORDS:
                 data = file.read(at, min(CHUNK_BYTES, stop - at))
                 if data.count(0) != len(data):
                     remains.has_data = True
@@ -291,10 +290,9 @@ def scan_after(queue: MappedFileQueue, offset: int, limit: int = 16) -> Trailing
 
 
 def _find_good(file: MappedFile, data: bytes, position: int, remains: TrailingData) -> None:
-    assert remains.good_offsets is not None
-    for found in _find_all(data, _MAGICS):
+    for found in _find_magics(data):
         start = position + found - 4
-        if start >= 0 and len(remains.good_offsets) <= _MAX_GOOD_OFFSETS and is_good(file, start):
+        if start >= 0 and len(remains.good_offsets) < _ENOUGH_GOOD_RECORDS and is_good(file, start):
             remains.good_offsets.append(file.file_from_offset + start)
 
 
@@ -313,19 +311,21 @@ def next_good(file: MappedFile, position: int) -> int:
         at = start
         while at < stop:
             data = file.read(at, min(CHUNK_BYTES, stop - at) + 3)  # a magic may cross two chunks
-            for found in sorted(_find_all(data, _MAGICS)):
+            for found in _find_magics(data):
                 if at + found - 4 > position and is_good(file, at + found - 4):
                     return at + found - 4
             at += CHUNK_BYTES
     return file.size
 
 
-def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
-    for word in words:
-        found = data.find(word)
-        while found >= 0:
-            yield found
-            found = data.find(word, found + 1)
+def _find_magics(data: bytes) -> list[int]:
+    found = []
+    for magic in _MAGICS:
+        at = data.find(magic)
+        while at >= 0:
+            found.append(at)
+            at = data.find(magic, at + 1)
+    return sorted(found)
 
 
 def is_good(file: MappedFile, position: int) -> bool:

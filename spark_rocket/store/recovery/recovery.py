@@ -275,7 +275,7 @@ class Recovery:
         """Check whether the log may be cut where the scan stopped; StoreCorruptError if not."""
         report.end_offset = end.offset
         remains = scan_after(self._log.queue, end.offset)
-        good = remains.good_offsets or []
+        good = remains.good_offsets
         why = end.reason or "there is no record"
         if report.clean:
             beyond = self._queue_beyond(end.offset)

@@ -137,7 +137,7 @@ def cut_of(view: ReadOnlyStore) -> int | None:
     if file.read(at, 4) != bytes(4):
         return None
     good = scan_after(view.log, end).good_offsets
-    if newest < flushed or any(stored_at(view.log, offset) < flushed for offset in good or []):
+    if newest < flushed or any(stored_at(view.log, offset) < flushed for offset in good):
         return None
     if good:
         _log.warning(
