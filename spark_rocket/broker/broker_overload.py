@@ -114,13 +114,7 @@ def set_limits(limits: Limits, config: BrokerConfig) -> Limits:
 class BrokerOverload:
     """Flow control of one broker. ``sends`` and ``pulls``: the remark of refusals, None while requests are accepted."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        server: RemotingServer,
-        clock: Callable[[], int],
-        memory: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, server: RemotingServer, clock: Callable[[], int]) -> None:
         self.stats = server.overload
         self.limits = server.limits
         self._server = server
@@ -128,7 +122,7 @@ class BrokerOverload:
         self.pulls: str | None = None
         self._config = config
         self._clock = clock
-        self._memory = memory or anonymous_memory
+        self._memory = anonymous_memory
         self._page_cache: str | None = None  # the remark
         self._until = 0
         self._slow_append = -_SLOW_APPENDS_WINDOW_MS  # time of the last one

@@ -173,14 +173,14 @@ def duration(text: str) -> int:
     return span
 
 
-def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
-    """Return a type for sizes: a number of ``unit`` bytes or a size with its unit. The limits are in ``unit`` bytes."""
+def byte_size(most: int, unit: int = 1) -> Callable[[str], int]:
+    """Return a type for sizes: a number of ``unit`` bytes or a size with its unit, from 1 to ``most``."""
     named = {1: "bytes", 1 << 20: "MiB"}[unit]
 
     def convert(text: str) -> int:
         given = size_bytes(text, bare_bytes=unit)
-        if given is None or given % unit or not low <= given // unit <= high:
-            limits = f"from {low:,} to {high:,} {named}"
+        if given is None or given % unit or not 1 <= given // unit <= most:
+            limits = f"from 1 to {most:,} {named}"
             raise click.BadParameter(f"invalid size {text!r}: use {named} or {SIZE}, {limits}")
         return given // unit
 

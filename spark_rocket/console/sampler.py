@@ -69,7 +69,7 @@ class NameServerRecord:
 class Sampler:
     """Samples the cluster. Hold ``lock`` to read ``brokers``, ``topics`` and ``groups``."""
 
-    def __init__(self, links: Links, *, fast: float, slow: float = IDLE_INTERVAL_S) -> None:
+    def __init__(self, links: Links, *, fast: float) -> None:
         self.lock = threading.Lock()
         self.name_servers: dict[str, NameServerRecord] = {}
         self.brokers: dict[str, BrokerRecord] = {}
@@ -87,7 +87,7 @@ class Sampler:
         self.interval = fast
         self.sampled: dict[str, float] = {}
         self._links = links
-        self.fast, self._slow = fast, slow
+        self.fast = fast
         self._viewed_at: dict[str, float] = {}
         self._listed = 0.0
         self._listing = threading.Lock()
@@ -186,7 +186,7 @@ class Sampler:
         self._is_due = False
         while True:
             self._wake.clear()  # before checking the conditions that set it
-            self.interval = self.pace if self.looking else max(self._slow, self.cost * IDLE_DUTY)
+            self.interval = self.pace if self.looking else max(IDLE_INTERVAL_S, self.cost * IDLE_DUTY)
             left = ended + self.interval - time.monotonic()
             if self._closed or self._is_due or left <= 0:
                 return

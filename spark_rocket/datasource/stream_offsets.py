@@ -53,6 +53,7 @@ V = TypeVar("V")
 VERSION = 1
 LATEST = -1
 EARLIEST = -2
+_MOST_ITEMS = 8
 
 Positions = Mapping[MessageQueue, int]
 Stored = Mapping[MessageQueue, tuple[int, int]]
@@ -206,14 +207,14 @@ def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQ
     return starts
 
 
-def format_queues(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
-    """Format queues for messages: the first ``at_most``, then the number of the others."""
-    return some([queue.name for queue in sorted(queues)], at_most)
+def format_queues(queues: Iterable[MessageQueue]) -> str:
+    """Format queues for messages: the first few, then the number of the others."""
+    return format_some([queue.name for queue in sorted(queues)])
 
 
-def format_positions(positions: Positions, at_most: int = 8) -> str:
+def format_positions(positions: Positions) -> str:
     """Format queues with their offsets for messages: ``orders/broker-a/3 at 17``."""
-    return some([f"{queue.name} at {positions[queue]}" for queue in sorted(positions)], at_most)
+    return format_some([f"{queue.name} at {positions[queue]}" for queue in sorted(positions)])
 
 
 def format_time(ms: int) -> str:
@@ -221,7 +222,7 @@ def format_time(ms: int) -> str:
     return moment_text(ms, "milliseconds" if ms % 1000 else "seconds", UTC)
 
 
-def some(items: list[str], at_most: int = 8) -> str:
-    """Join the first ``at_most`` items, then the number of the others."""
-    more = f" and {len(items) - at_most} more" if len(items) > at_most else ""
-    return ", ".join(items[:at_most]) + more
+def format_some(items: list[str]) -> str:
+    """Join the first few items, then the number of the others."""
+    more = f" and {len(items) - _MOST_ITEMS} more" if len(items) > _MOST_ITEMS else ""
+    return ", ".join(items[:_MOST_ITEMS]) + more

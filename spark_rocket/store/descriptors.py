@@ -42,9 +42,9 @@ def keep_reserve() -> None:
         _fill()
 
 
-def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_file(path: Path, flags: int) -> int:
     """Open a file; close its descriptor with :func:`close_file`. OSError; :class:`ShortageError` if none is left."""
-    return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
+    return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
 
 def close_file(fd: int) -> None:

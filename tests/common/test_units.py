@@ -219,10 +219,10 @@ def test_every_duration_and_size_takes_units() -> None:
         (arguments.seconds, "2.5", 2.5),
         (arguments.seconds, "500ms", 0.5),
         (arguments.seconds, "2m", 120.0),
-        (arguments.byte_size(1, 4 << 20), "128", 128),
-        (arguments.byte_size(1, 4 << 20), "64k", 65_536),
-        (arguments.byte_size(1, 1 << 20, unit=1 << 20), "64", 64),
-        (arguments.byte_size(1, 1 << 20, unit=1 << 20), "1g", 1024),
+        (arguments.byte_size(4 << 20), "128", 128),
+        (arguments.byte_size(4 << 20), "64k", 65_536),
+        (arguments.byte_size(1 << 20, unit=1 << 20), "64", 64),
+        (arguments.byte_size(1 << 20, unit=1 << 20), "1g", 1024),
         (arguments.duration, "2m", 120_000),
     ],
 )
@@ -234,8 +234,8 @@ def test_the_command_line_takes_units(kind: Callable[[str], float], text: str, v
     ("kind", "text"),
     [
         *((arguments.seconds, text) for text in ("0", "-1", "0s", "soon", "1e9", "nan", "1w")),
-        *((arguments.byte_size(1, 4 << 20), text) for text in ("0", "5m", "-1k", "1.5x", "many", "")),
-        *((arguments.byte_size(1, 1 << 20, unit=1 << 20), text) for text in ("64k", "1b", "0m", "1.5m")),
+        *((arguments.byte_size(4 << 20), text) for text in ("0", "5m", "-1k", "1.5x", "many", "")),
+        *((arguments.byte_size(1 << 20, unit=1 << 20), text) for text in ("64k", "1b", "0m", "1.5m")),
         *((arguments.duration, text) for text in ("10", "", "1.5h")),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_destroyed_file_stays_readable_for_its_users(file: MappedFile) -> None
     assert bytes(view) == b"hello"
     file.flush()  # nothing is left to be put on the disk
     file.reserve(2 * PAGE_SIZE)
-    file.release_pages(0, PAGE_SIZE)
+    file.release_pages(PAGE_SIZE)
     with pytest.raises(FileNotFoundError):
         file.read(0, 5)
     view.release()
@@ -112,7 +112,7 @@ def test_destroyed_while_other_threads_work_on_it(tmp_path: Path) -> None:
                 try:
                     while True:
                         file.flush()
-                        file.release_pages(0, 4 * PAGE_SIZE)
+                        file.release_pages(4 * PAGE_SIZE)
                         assert file.mm[:5] == b"hello"
                         assert file.read(0, 5) == b"hello"
                         file.unmap()

@@ -111,7 +111,7 @@ def bench() -> None:
 @bench.command("send", short_help="measure sending")
 @topic_argument
 @click.option("--threads", type=whole(1, 256, "number of threads"), default="4", metavar="N", help="senders (4)")
-@click.option("--size", type=byte_size(1, 4 << 20), default="128", metavar="BYTES", help="size of a body (128)")
+@click.option("--size", type=byte_size(4 << 20), default="128", metavar="BYTES", help="size of a body (128)")
 @click.option(
     "--batch", type=whole(1, 10_000, "number of messages"), default="1", metavar="N", help="messages per request (1)"
 )

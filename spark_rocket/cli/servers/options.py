@@ -142,7 +142,7 @@ _logs = _several(
     ),
     click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="log format (text)"),
     click.option("--log-dir", type=PATH, metavar="DIR", help="directory of broker.log, namesrv.log, proxy.log"),
-    click.option("--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB",
+    click.option("--log-size", type=byte_size(1 << 20, unit=1 << 20), default="64", metavar="MIB",
                  help="size of a log file (64)"),
     click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
                  help="rotated log files to keep (10)"),

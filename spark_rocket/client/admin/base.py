@@ -243,10 +243,8 @@ class AdminBase(Client):
             )
         return masters
 
-    def _every_broker(self, broker: str | None = None) -> dict[str, str]:
-        """For queries: one address per broker name, a slave's if there is no master; or only that of ``broker``."""
-        if broker is not None:
-            return {broker: self._any_address(broker)}
+    def _every_broker(self) -> dict[str, str]:
+        """For queries: one address per broker name, a slave's if there is no master."""
         return _one_address_each(self._known_brokers().broker_addr_table.values())
 
     def _topic_masters(self, topic: str) -> dict[str, str]:

@@ -82,18 +82,9 @@ def _some(queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
 class FaultStrategy:
     """Chooses queues. Times are seconds of ``clock``."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        enabled: bool = False,
-        latency_max: Sequence[float] = LATENCY_MAX_S,
-        not_available_duration: Sequence[float] = NOT_AVAILABLE_DURATION_S,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], *, enabled: bool = False) -> None:
         self.enabled = enabled
         self._clock = clock
-        self._latency_max = latency_max
-        self._not_available_duration = not_available_duration
         self._turns = itertools.count(random.randrange(1024))
         self._faults: dict[str, tuple[float, float]] = {}  # broker -> (latency, end of the avoidance)
 
@@ -108,8 +99,8 @@ class FaultStrategy:
     def update(self, broker: str, latency: float, *, isolated: bool = False) -> None:
         """Record the latency of a send; ``isolated``: the broker could not be reached."""
         if self.enabled:
-            step = bisect_right(self._latency_max, ISOLATED_LATENCY_S if isolated else latency)
-            duration = self._not_available_duration[step - 1] if step else 0.0
+            step = bisect_right(LATENCY_MAX_S, ISOLATED_LATENCY_S if isolated else latency)
+            duration = NOT_AVAILABLE_DURATION_S[step - 1] if step else 0.0
             self._faults[broker] = latency, self._clock() + duration
 
     def is_available(self, broker: str) -> bool:

@@ -67,7 +67,7 @@ class ClientApi:
             "refresh": self._context.refresh_ms(),
             "unlisted": old,
             "failed": failures_json(failed),
-            **page_of(rows, request, order="name", names=_COLUMNS, searched=_SEARCHED),
+            **page_of(rows, request, names=_COLUMNS, searched=_SEARCHED),
         }
 
     # --- one member of a group --------------------------------------------------------------------------------

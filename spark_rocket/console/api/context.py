@@ -170,14 +170,13 @@ def page_of(
     rows: Sequence[dict[str, Any]],
     request: ApiRequest,
     *,
-    order: str,
     names: Iterable[str],
     searched: Sequence[str] = ("name",),
 ) -> dict[str, Any]:
     """Apply ``search`` (in the columns ``searched``), ``sort``, ``desc``, ``page`` and ``size`` to a list."""
     wanted = request.text("search", "").strip().lower()
     found = [row for row in rows if any(wanted in row[name].lower() for name in searched)] if wanted else list(rows)
-    order = request.text("sort", order)
+    order = request.text("sort", "name")
     if order not in names:
         raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")
     found.sort(key=lambda row: row["name"])

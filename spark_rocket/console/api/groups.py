@@ -46,7 +46,7 @@ class GroupApi:
             "known": self._sampler.is_known(GROUPS),
             "refresh": self._context.refresh_ms(),
             **self._sampler.problems(),
-            **page_of(rows, request, order="name", names=_COLUMNS),
+            **page_of(rows, request, names=_COLUMNS),
         }
 
     def names(self, request: ApiRequest) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class TopicApi:
             "refresh": self._context.refresh_ms(),
             "counts": counts,
             **self._sampler.problems(),
-            **page_of(rows, request, order="name", names=_COLUMNS),
+            **page_of(rows, request, names=_COLUMNS),
         }
 
     def names(self, request: ApiRequest) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_queues, some
+from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_queues, format_some
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
@@ -132,7 +132,7 @@ class QueueSelection:
                 why = f"the stream is at {format_positions(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
                 unavailable[topic, broker] = why
         if expected is not None:
-            what = some(sorted(topics)) or str(self._pattern)
+            what = format_some(sorted(topics)) or str(self._pattern)
             for broker in sorted({*expected} - {broker for _, broker in found.brokers | unavailable.keys()}):
                 unavailable[what, broker] = "the option expectedBrokers names it"
         if unavailable and (found.missing or not found.routes):

@@ -126,13 +126,13 @@ def _fewest(needed: Sequence[tuple[Resource, str, tuple[Action, ...]]]) -> list[
 # --- parts of pipelines -----------------------------------------------------------------------------------------------
 
 
-def _reads(topic: str = SUBSCRIBE, group: str = CONSUMER_GROUP) -> tuple[SentRequest, ...]:
+def _reads(topic: str = SUBSCRIBE) -> tuple[SentRequest, ...]:
     return (
         SentRequest(Code.GET_ROUTEINFO_BY_TOPIC, topic),
         SentRequest(Code.GET_KVLIST_BY_NAMESPACE),
         SentRequest(Code.GET_MAX_OFFSET, topic),
         SentRequest(Code.GET_MIN_OFFSET, topic),
-        SentRequest(Code.PULL_MESSAGE, topic, group),
+        SentRequest(Code.PULL_MESSAGE, topic, CONSUMER_GROUP),
     )
 
 

@@ -228,9 +228,9 @@ class ProxyCluster:
                 self.failed(broker)
             raise type(error)(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
 
-    async def demand(self, broker: str, code: int, ext: dict[str, str], body: Buffer = b"") -> RemotingCommand:
+    async def demand(self, broker: str, code: int, ext: dict[str, str]) -> RemotingCommand:
         """Return the response of a successful request. StatusError for other responses."""
-        response = await self.ask(broker, code, ext, body)
+        response = await self.ask(broker, code, ext)
         if response.code != ResponseCode.SUCCESS:
             raise refusal_of(response)
         return response

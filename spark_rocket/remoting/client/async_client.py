@@ -39,7 +39,6 @@ from spark_rocket.errors import RemotingConnectError, RemotingTooMuchRequestErro
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
@@ -71,7 +70,6 @@ class AsyncRemotingClient:
         self,
         *,
         connect_timeout: float = CONNECT_SECONDS,
-        max_frame_length: int = MAX_FRAME_LENGTH,
         max_unsent: int = MAX_UNSENT_BYTES,
         credentials: Credentials | None = None,
         names: NameTranslation | None = None,
@@ -89,7 +87,6 @@ class AsyncRemotingClient:
         ``target_of`` returns where to connect to for an address. ``remedy``: of servers that cannot be reached.
         """
         self._connect_timeout = connect_timeout
-        self._max_frame_length = max_frame_length
         self._max_unsent = max_unsent
         self._sign = RequestSigner(credentials).sign if credentials is not None else None
         self._names = names
@@ -195,7 +192,6 @@ class AsyncRemotingClient:
             self._serve,
             post=None if thread is None else thread.post,
             callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),
-            max_frame_length=self._max_frame_length,
             names=self._names,
             tls=self._tls,
             target=self._target_of(address),

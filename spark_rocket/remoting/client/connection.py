@@ -37,7 +37,6 @@ from typing import cast
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError
 from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
@@ -75,7 +74,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         *,
         post: Callable[[Callable[[], object]], object] | None = None,
         callbacks: CallbackThread | None = None,
-        max_frame_length: int = MAX_FRAME_LENGTH,
         names: NameTranslation | None = None,
         tls: ClientTls | None = None,
         target: str | None = None,
@@ -99,7 +97,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Until when the failure of a slow connection attempt is cached."""
         self.opened: Promise[None] = Promise()
         self.closed: Promise[None] = Promise()
-        self.session = Session(max_frame_length, is_open=False)
+        self.session = Session(is_open=False)
         self._spare = _receive_buffer()
         self._loop = loop
         self._connect_timeout = connect_timeout

@@ -34,7 +34,6 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
-from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
@@ -62,7 +61,6 @@ class RemotingClient:
         *,
         connect_timeout: float = 3.0,
         max_in_flight: int = 4096,
-        max_frame_length: int = MAX_FRAME_LENGTH,
         request_handler: RequestHandler | None = None,
         tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
@@ -73,7 +71,6 @@ class RemotingClient:
         self._max_in_flight = max_in_flight
         self.requests = AsyncRemotingClient(
             connect_timeout=connect_timeout,
-            max_frame_length=max_frame_length,
             credentials=credentials,
             names=names,
             tls=tls,

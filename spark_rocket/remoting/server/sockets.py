@@ -40,13 +40,9 @@ def connections_possible() -> int:
     return max(soft - max(soft // 10, _MIN_RESERVE), soft // 2, 1)
 
 
-def leaves_reserve(connection: HasFileno | None, name: str, peer: str, in_use: int = 0) -> bool:
-    """Whether a connection of ``peer`` to the port ``name`` is within the budget; logged if it is not.
-
-    ``in_use``: a number of descriptors known to be in use or reserved, if it is higher.
-    """
+def leaves_reserve(connection: HasFileno | None, name: str, peer: str) -> bool:
+    """Whether a connection of ``peer`` to the port ``name`` is within the budget; logged if it is not."""
     number, possible = -1 if connection is None else connection.fileno(), connections_possible()
-    number = max(number, in_use)
     if number < possible:
         return True
     _often.warning(

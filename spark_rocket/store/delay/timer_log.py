@@ -200,7 +200,7 @@ class TimerLog:
     def release(self) -> None:
         """Release the memory of pages that were read."""
         for file in self.files.files:
-            file.release_pages(0, file.size)
+            file.release_pages(file.size)
 
     def expire(self, read_time_ms: int) -> int:
         """Remove files whose slots are all done, but not the last file; return their number.

@@ -276,13 +276,12 @@ class MappedFile:
                 if _advise(mapping, at, min(at + _TOUCH_BYTES, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
-    def release_pages(self, start: int, end: int) -> None:
-        """Release the memory of a range; the bytes stay in the page cache and in the file."""
-        start = -(-start // PAGE_SIZE) * PAGE_SIZE
+    def release_pages(self, end: int) -> None:
+        """Release the memory of the bytes before ``end``; they stay in the page cache and in the file."""
         end = end // PAGE_SIZE * PAGE_SIZE if end < self.size else self.size
         mapping = self._mm
-        if mapping is not None and end > start:
-            _advise(mapping, start, end, mmap.MADV_DONTNEED)
+        if mapping is not None and end > 0:
+            _advise(mapping, 0, end, mmap.MADV_DONTNEED)
 
     def flush(self, start: int = 0, end: int | None = None) -> None:
         """Flush every byte written so far to disk; do nothing once destroyed.

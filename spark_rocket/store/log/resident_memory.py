@@ -70,4 +70,4 @@ class ResidentMemory:
         if file.file_from_offset + file.size <= self._warm_from:
             file.unmap()
         else:
-            file.release_pages(0, self._warm_from - file.file_from_offset)
+            file.release_pages(self._warm_from - file.file_from_offset)

@@ -254,7 +254,7 @@ class ConsumeQueue:
             self._file = file
             self._cache.add(self)
         self.position = offset - file.file_from_offset
-        file.release_pages(0, self.position - _WARM_BYTES)
+        file.release_pages(self.position - _WARM_BYTES)
         self.limit = -1
         return file
 
