@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from spark_rocket.client import Admin, QueueLag
 from spark_rocket.client.admin import BrokerSettings
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupWrapper, TopicConfig
 from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
 from spark_rocket.protocol.wire.bodies.stats import (
@@ -273,6 +273,28 @@ def test_keys_with_equal_hashes_are_distinguished(mq: FakeCluster, admin: Admin)
     mq.brokers[1].responses[RequestCode.QUERY_MESSAGE] = found(a=5)
     assert [message.store_timestamp for message in admin.query_messages("t", "a")] == [5, 9]
     assert [message.store_timestamp for message in admin.query_messages("t", "a", max_num=1)] == [9]  # the newest
+
+
+def test_a_search_backward_keeps_only_what_it_returns(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last step may find thousands of messages."""
+
+    class Counted(MessageExt):
+        alive = most = 0
+
+        def __del__(self) -> None:
+            Counted.alive -= 1
+
+    def between(queue: MessageQueue, start: int, end: int, **_: object) -> Iterator[MessageExt]:
+        for offset in range(start, min(end, 15_000)):  # the later ones do not match
+            Counted.alive += 1
+            Counted.most = max(Counted.most, Counted.alive)
+            yield Counted("t", b"", queue_offset=offset)
+
+    monkeypatch.setattr(admin, "offsets", lambda topic, failed: {QUEUE: (0, 20_000)})
+    monkeypatch.setattr(admin, "messages_between", between)
+    found = admin.messages_by_time("t", limit=10, tags="a")
+    assert [message.queue_offset for message in found] == [*range(14_999, 14_989, -1)]
+    assert Counted.most <= 2 * 10
 
 
 def test_an_invalid_message_id(admin: Admin) -> None:

@@ -197,9 +197,10 @@ class MessageAdmin(AdminBase):
         step = limit
         while low < high and len(found) < limit:
             first = max(low, high - step)
-            found = [*self.messages_between(queue, first, high, tags=tags, sql=sql), *found]
+            last = deque(self.messages_between(queue, first, high, tags=tags, sql=sql), limit - len(found))
+            found = [*last, *found]
             high, step = first, min(step * 2, _MAX_STEP_MESSAGES)
-        return found[-limit:]
+        return found
 
     def messages_at(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
         """Return up to ``count`` messages of a queue from an offset on; fewer at its end or where some are deleted."""
