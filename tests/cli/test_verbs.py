@@ -461,6 +461,26 @@ def test_name_servers(rocket: Run, servers: Servers) -> None:
         assert rocket("namesrv", "kv", verb, "SPACE", "key").failed("No entry 'key' in SPACE.")
 
 
+def test_name_servers_that_differ(run: Run, tmp_path: Path) -> None:
+    """An earlier change may have reached only the first one."""
+    servers = Servers(tmp_path)
+    first, second = (servers.add_name_server() for _ in range(2))
+    both = ("-n", f"{first};{second}")
+    try:
+        change = ["namesrv", "config", "orderMessageEnable=true", "--yes"]
+        assert run(*change, "-n", first).status == 0
+        said = run(*change, *both)
+        assert said.out.splitlines()[1].split() == ["orderMessageEnable", "true,", "false", "true"]
+        settings = run("namesrv", "config", "--json", *both).json
+        assert [settings[address]["orderMessageEnable"] for address in (first, second)] == ["true", "true"]
+        assert run(*change, *both).out.endswith("Already up to date.\n")
+        assert run("namesrv", "kv", "set", "SPACE", "key", "value", "-n", second).status == 0
+        assert run("namesrv", "kv", "delete", "SPACE", "key", "--yes", *both).out.startswith("SPACE/key is value.\n")
+        assert run("namesrv", "kv", "list", "SPACE", "-n", second).out == "No entries in SPACE.\n"
+    finally:
+        servers.close()
+
+
 # --- connecting ------------------------------------------------------------------------------------------------------
 
 

@@ -344,15 +344,13 @@ def name_server_config(link: Link, changes: tuple[str, ...], like: str | None, y
     with link.admin() as admin:
         known = admin.name_server_configs()
         if wanted:
-            first = next(iter(known.values()), {})
-            names = f"name server {', '.join(known)}"
             return change_settings(
-                names,
-                first,
+                f"name server {', '.join(known)}",
+                _of_all(known),
                 wanted,
                 yes,
                 lambda: admin.update_name_server_config(wanted),
-                lambda: next(iter(admin.name_server_configs().values()), {}),
+                lambda: _of_all(admin.name_server_configs()),
             )
     if as_json:
         show.document(known)
@@ -362,6 +360,13 @@ def name_server_config(link: Link, changes: tuple[str, ...], like: str | None, y
             print(f"{chr(10) * (i > 0)}{address}")
         show_settings(found, like, False)
     return 0
+
+
+def _of_all(servers: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Return the settings that all name servers have. Where they differ, the value lists theirs: ``true, false``."""
+    every = list(servers.values())
+    names = set(every[0]).intersection(*every[1:])
+    return {name: ", ".join(dict.fromkeys(each[name] for each in every)) for name in names}
 
 
 @click.group(cls=VerbGroup)
@@ -393,7 +398,9 @@ def list_entries(link: Link, namespace: str, as_json: bool) -> None:
 def get_entry(link: Link, namespace: str, key: str, as_json: bool) -> None:
     """Print the value of KEY in NAMESPACE."""
     with link.admin() as admin:
-        value = _entry(admin, namespace, key)
+        value = admin.get_kv_config(namespace, key)
+    if value is None:
+        raise _no_entry(namespace, key)
     if as_json:
         show.document({"namespace": namespace, "key": key, "value": value})
     else:
@@ -420,16 +427,16 @@ def set_entry(link: Link, namespace: str, key: str, value: str) -> None:
 def delete_entry(link: Link, namespace: str, key: str, yes: bool) -> None:
     """Delete KEY from NAMESPACE at every name server."""
     with link.admin() as admin:
-        print(f"{namespace}/{key} is {_entry(admin, namespace, key)}.")
+        values = sorted({*admin.kv_config_of_each(namespace, key).values()})
+        if not values:
+            raise _no_entry(namespace, key)
+        print(f"{namespace}/{key} is {', '.join(values)}.")
         show.confirm("Delete it?", yes)
         admin.delete_kv_config(namespace, key)
     print("Deleted.")
 
 
-def _entry(admin: Admin, namespace: str, key: str) -> str:
-    value = admin.get_kv_config(namespace, key)
-    if value is None:
-        raise ClientError(
-            f"No entry {key!r} in {namespace}.", remedy=f"`rocket namesrv kv list {namespace}` shows the entries."
-        )
-    return value
+def _no_entry(namespace: str, key: str) -> ClientError:
+    return ClientError(
+        f"No entry {key!r} in {namespace}.", remedy=f"`rocket namesrv kv list {namespace}` shows the entries."
+    )
