@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import click
 
 import spark_rocket
+from spark_rocket.cli.text import print_problem
 from spark_rocket.cli.verbs import VerbGroup, commands_with
 from spark_rocket.common.extras import requires
 from spark_rocket.common.system import check_system
@@ -122,14 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         raise SystemExit(error.exit_code) from None
     except RocketError as error:
-        print(f"rocket: {error.text}", file=sys.stderr)
+        print_problem(error.text)
         return 1
     except BrokenPipeError:  # the reader closed the pipe; Python must not flush the rest of the buffer at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
-        print(f"rocket: {what}{error.strerror or error}.", file=sys.stderr)
+        print_problem(f"{what}{error.strerror or error}.")
         return 1
     except (KeyboardInterrupt, click.Abort):
         return 0

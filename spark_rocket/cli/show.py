@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.text import print_table
+from spark_rocket.cli.text import escape_controls, print_problem, print_table
 from spark_rocket.common.attributes import pick
 from spark_rocket.errors import RocketError, StateError
 
@@ -62,7 +62,7 @@ class Column:
 
     def text(self, row: Row, missing: str = NO_VALUE) -> str:
         value = row.get(self.key)
-        return missing if value is None else self.form(value)
+        return missing if value is None else escape_controls(self.form(value))
 
     @property
     def title(self) -> str:
@@ -135,11 +135,11 @@ def _print(shown: Table) -> None:
 def record(values: Mapping[str, object], title: str = "") -> None:
     """Print one name and value per line; the further lines of a value are aligned below its first."""
     if title:
-        print(_bold(title))
+        print(_bold(escape_controls(title)))
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        first, *others = cell(value).splitlines() or [NO_VALUE]
-        print(f"{'  ' if title else ''}{_dim(name.ljust(width))}  {first}")
+        first, *others = escape_controls(cell(value)).splitlines() or [NO_VALUE]
+        print(f"{'  ' if title else ''}{_dim(escape_controls(name).ljust(width))}  {first}")
         for other in others:
             print(f"{' ' * (width + (4 if title else 2))}{other}")
 
@@ -150,7 +150,7 @@ def _drawn(shown: Table) -> RenderableType:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(shown.title, style="bold")] if shown.title else []
+    parts: list[RenderableType] = [Text(escape_controls(shown.title), style="bold")] if shown.title else []
     if not shown.rows:
         parts.append(Text(shown.empty))
     else:
@@ -169,7 +169,7 @@ def _drawn(shown: Table) -> RenderableType:
             names = ", ".join(column.title for column in omitted)
             parts.append(Text(f"Omitted: {names} (widen the terminal, or pipe into cat).", style="dim"))
     if shown.foot:
-        parts.append(Text(shown.foot))
+        parts.append(Text(escape_controls(shown.foot)))
     return Group(*parts)
 
 
@@ -289,14 +289,14 @@ def show_table(fetch: Callable[[], tuple[object, Table]], seconds: float | None,
 def print_failures(failed: Mapping[str, RocketError]) -> None:
     """Print the brokers that did not respond, and the reasons, on stderr."""
     for text in _reasons(failed):
-        print(f"rocket: {text}", file=sys.stderr)
+        print_problem(text)
 
 
 def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | None = None) -> None:
     """Print the brokers that a change did not reach because they have no master; end with status 1 if there are any."""
     names = admin.unavailable_masters(cluster) if broker is None else []
     for name in names:
-        print(f"rocket: {name} has no master now: not changed there.", file=sys.stderr)
+        print_problem(f"{name} has no master now: not changed there.")
     if names:
         raise click.exceptions.Exit(1)
 

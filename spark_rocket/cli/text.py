@@ -1,4 +1,4 @@
-"""Tables and a progress bar for the command line. ``spark_rocket.common.units`` formats values.
+"""Text, tables and a progress bar for the command line. ``spark_rocket.common.units`` formats values.
 
 Thread-safety: one thread.
 """
@@ -10,7 +10,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from spark_rocket.common.attributes import camel_case
 from spark_rocket.common.units import size_text
@@ -42,6 +42,19 @@ def wrapped(text: str, width: int, indent: str) -> str:
 
 def camel(values: dict[str, Any]) -> dict[str, Any]:
     return {camel_case(name): camel(value) if isinstance(value, dict) else value for name, value in values.items()}
+
+
+def escape_controls(text: str, out: TextIO | None = None) -> str:
+    """Escape control characters if the output (default: stdout) is a terminal: peers choose names, ids and texts."""
+    if text.isprintable() or not (out or sys.stdout).isatty():
+        return text
+    hidden = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*"\n\t"}
+    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
+
+
+def print_problem(text: str) -> None:
+    """Print a line on stderr."""
+    print(f"rocket: {escape_controls(text, sys.stderr)}", file=sys.stderr)
 
 
 def print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:

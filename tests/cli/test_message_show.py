@@ -41,7 +41,8 @@ def test_a_terminal_is_not_driven_by_messages(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = message_show.body_text(nasty.encode(), "text")
     assert shown == "\\x1b[2Jred\\x07 \\u202e\\u200b\\x9b31m ok ✓"
-    assert message_show.escape_controls("a\tb\nc") == "a\tb\nc"
+    assert message_show.body_text(b"a\tb\nc", "text") == "a\tb\nc"
+    assert message_show.body_line(b'{"a": "\xc2\x9b31m"}', "json") == '{"a": "\\x9b31m"}'
 
 
 @pytest.mark.parametrize(

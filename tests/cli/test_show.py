@@ -58,6 +58,25 @@ def test_a_terminal_gets_the_columns_that_fit(monkeypatch: pytest.MonkeyPatch, w
     assert "orders" in said
 
 
+def test_a_terminal_is_not_driven_by_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They choose the ids of clients, names, properties, stacks and the remarks of errors."""
+    nasty, shown = "\x1b[2J\x9b31m", "\\x1b[2J\\x9b31m"
+    terminal = at_a_terminal(monkeypatch)
+    show.table([{"topic": nasty}], [Column("topic")], title=f"title {nasty}", foot=f"foot {nasty}")
+    show.record({f"name {nasty}": f"value {nasty}"}, f"record {nasty}")
+    said = terminal.getvalue()
+    assert "\x1b[2J" not in said
+    assert "\x9b" not in said
+    assert [line for line in said.splitlines() if line.startswith(shown)]
+    for word in ("title", "foot", "name", "value", "record"):
+        assert f"{word} {shown}" in said
+
+    problems = Terminal()
+    monkeypatch.setattr(sys, "stderr", problems)
+    show.print_failures({"broker-a": RemotingTimeoutError(nasty)})
+    assert problems.getvalue() == f"rocket: broker-a: {shown}\n"
+
+
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")

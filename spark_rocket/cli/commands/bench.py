@@ -23,6 +23,7 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import print_problem
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.units import count_text, size_text
 from spark_rocket.errors import RocketError
@@ -164,7 +165,7 @@ def send(
     result |= {"latencyMs": meter.latencies.to_json(), "failures": len(meter.errors)}
     _print_result(result, "sent", "Latency of a send", as_json)
     if meter.errors:
-        print(f"rocket: {meter.errors[0].text}", file=sys.stderr)
+        print_problem(meter.errors[0].text)
     return 1 if meter.errors else 0
 
 

@@ -19,7 +19,7 @@ from spark_rocket.cli.arguments import all_option, json_option, watch_option, wh
 from spark_rocket.cli.commands.cluster import MEMBER
 from spark_rocket.cli.connect import Link, cluster_option, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel
+from spark_rocket.cli.text import camel, escape_controls
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.attributes import pick
 from spark_rocket.common.units import count_text, duration_text, second_text
@@ -303,7 +303,7 @@ def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json:
         print()
         show.table(rates, _RATES)
     if info.jstack:
-        print(f"\n{info.jstack.rstrip()}")
+        print(f"\n{escape_controls(info.jstack.rstrip())}")
 
 
 def _only_member(admin: Admin, group: str) -> str:

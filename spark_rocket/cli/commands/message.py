@@ -363,8 +363,8 @@ def table(found: Iterable[MessageExt], form: str, as_json: bool, empty: str, foo
             "storeTimestamp": one.store_timestamp,
             "msgId": one.msg_id,
             "queue": f"{one.broker_name}/{one.queue_id}@{one.queue_offset}",
-            "tags": message_show.escape_controls(one.tags or ""),
-            "keys": message_show.escape_controls(one.keys or ""),
+            "tags": one.tags,
+            "keys": one.keys,
             "body": message_show.cut(message_show.body_line(one.body, form), width),
         }
         for one in messages

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
+from spark_rocket.cli.text import escape_controls
 from spark_rocket.common.attributes import pick
 from spark_rocket.common.units import count_text, moment_text, size_text
 from spark_rocket.protocol.body_text import hex_lines, json_lines, text_of
@@ -67,7 +68,7 @@ def body_line(body: bytes, form: str) -> str:
         return ""
     if form == "json":
         try:
-            return json.dumps(json.loads(body), ensure_ascii=False)
+            return escape_controls(json.dumps(json.loads(body), ensure_ascii=False))
         except ValueError:
             form = "auto"
     text = text_of(body)
@@ -77,14 +78,6 @@ def body_line(body: bytes, form: str) -> str:
     if any(char in text for char in "\n\r\t"):  # otherwise unchanged, so that JSON can be copied
         text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return escape_controls(text)
-
-
-def escape_controls(text: str) -> str:
-    """Escape control characters if stdout is a terminal."""
-    if not sys.stdout.isatty():
-        return text
-    hidden = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*"\n\t"}
-    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
@@ -115,8 +108,8 @@ def record(message: MessageExt, form: str = "auto") -> None:
             "Queue": f"{message.broker_name or '?'}/{message.queue_id}, offset {count_text(message.queue_offset)}",
             "Message id": message.msg_id,
             "Offset id": message.offset_msg_id,
-            "Tags": escape_controls(message.tags or ""),
-            "Keys": escape_controls(message.keys or ""),
+            "Tags": message.tags,
+            "Keys": message.keys,
             "Born": "{} at {}:{}".format(moment_text(message.born_timestamp), *message.born_host),
             "Stored": "{} at {}:{}".format(moment_text(message.store_timestamp), *message.store_host),
             "Size": size_text(message.store_size),
@@ -126,9 +119,7 @@ def record(message: MessageExt, form: str = "auto") -> None:
     others = {name: value for name, value in message.properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY")}
     if others:
         print()
-        show.record(
-            {escape_controls(name): escape_controls(value) for name, value in sorted(others.items())}, "Properties"
-        )
+        show.record(dict(sorted(others.items())), "Properties")
     if form != "none":
         print(f"\nBody, {count_text(len(message.body))} bytes")
         if message.body:

@@ -12,7 +12,6 @@ Corresponds to mqadmin's consumeMessage and printMsg.
 from __future__ import annotations
 
 import heapq
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from spark_rocket.cli.arguments import exclusive, json_option, past, whole
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
+from spark_rocket.cli.text import print_problem
 from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError
 
@@ -263,17 +263,17 @@ class _Follower:
         """Report it once; requests are retried until it responds."""
         if server not in self._unavailable:
             self._unavailable.add(server)
-            print(f"rocket: {server}: {error.text} Retrying.", file=sys.stderr)
+            print_problem(f"{server}: {error.text} Retrying.")
 
     def _report_available(self, server: str) -> None:
         if server in self._unavailable:
             self._unavailable.remove(server)
-            print(f"rocket: {server} is available again.", file=sys.stderr)
+            print_problem(f"{server} is available again.")
 
 
 def _after(queue: MessageQueue, offset: int, damaged: UndecodableError) -> int:
     """Report a message that cannot be decoded; return the offset after it, beyond ``offset``."""
-    print(f"rocket: {queue.name}: {damaged.message}", file=sys.stderr)
+    print_problem(f"{queue.name}: {damaged.message}")
     return max(offset, damaged.queue_offset) + 1
 
 

@@ -10,7 +10,6 @@ updateKvConfig, deleteKvConfig.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import bundle, exclusive, json_option, seconds, settings, yes_option
 from spark_rocket.cli.connect import Link, complete_brokers, connection, connection_but_timeout
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import camel, percent_text
+from spark_rocket.cli.text import camel, percent_text, print_problem
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.system import now_ms
 from spark_rocket.common.units import count_text, duration_text, second_text, size_text
@@ -103,7 +102,7 @@ def change_settings(
         )
     print(f"Applied {len(rows)} setting{'s' * (len(rows) != 1)}.")
     if remark:
-        print(f"rocket: {what}: {remark}", file=sys.stderr)
+        print_problem(f"{what}: {remark}")
     return 1 if remark and wanted.keys() - known.keys() else 0
 
 

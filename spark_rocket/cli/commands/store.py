@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, limit, moment, number, past, store_directory
-from spark_rocket.cli.text import Bar, camel, print_table
+from spark_rocket.cli.text import Bar, camel, print_problem, print_table
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.units import moment_text, size_text
 from spark_rocket.errors import ConfigError, StateError
@@ -218,7 +218,7 @@ def dump(
             if not isinstance(found, RecordView):
                 damaged = True
                 bar.clear()
-                print(f"rocket: damaged: {found}", file=sys.stderr)
+                print_problem(f"damaged: {found}")
                 continue
             print(json.dumps(to_json(found), ensure_ascii=False) if as_json else _line(found))
             count += 1
@@ -226,9 +226,9 @@ def dump(
                 break
         bar.clear()
         if not count:
-            print(f"rocket: no messages found. {empty_reason(view, wanted)}".rstrip(), file=sys.stderr)
+            print_problem(f"no messages found. {empty_reason(view, wanted)}".rstrip())
         for problem in view.problems:  # problems of a queue are found while it is read
-            print(f"rocket: {problem}", file=sys.stderr)
+            print_problem(str(problem))
         return 1 if damaged or view.problems else 0
 
 
@@ -283,9 +283,9 @@ def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_dam
     with Bar() as bar:
         report = rebuild_store(directory, config, skip_damage=skip_damage, dry_run=dry_run, progress=bar)
     for damage in report.damage:
-        print(f"rocket: damaged: {damage}", file=sys.stderr)
+        print_problem(f"damaged: {damage}")
     for hole in report.holes:
-        print(f"rocket: {hole}", file=sys.stderr)
+        print_problem(str(hole))
     built = "would be rebuilt" if dry_run else "rebuilt"
     sizes = report.config
     print(f"{directory}: {report.records:,} messages in the log")
@@ -329,14 +329,14 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
         stats = store_stats(view, wanted, scan=scan, progress=bar)
         problems = list(view.problems)
     for problem in (*problems, *stats.damage):
-        print(f"rocket: {problem}", file=sys.stderr)
+        print_problem(str(problem))
     stats.queues.sort(key=lambda queue: (-queue.bytes, queue.topic, queue.queue_id))
     if as_json:
         _print_json_stats(stats)
     else:
         _print_stats(directory, stats, scan)
     if wanted and not stats.queues:
-        print(f"rocket: {empty_reason(view, DumpFilter(topics=wanted)) or 'topic not found'}", file=sys.stderr)
+        print_problem(empty_reason(view, DumpFilter(topics=wanted)) or "topic not found")
         return 1
     return 1 if problems or stats.damage else 0
 
