@@ -123,6 +123,11 @@ def test_a_stream_with_lag_and_no_commits_has_stopped() -> None:
     assert after(begun, moved, (2 * STOPPED_SECONDS - 1, group_state(5, 6))) is GroupKind.STOPPED
 
 
+def test_a_stream_has_stopped_though_the_clock_was_set_back() -> None:
+    still = group_state(5, 5)
+    assert after((1e9, still), (0, still), (STOPPED_SECONDS, still)) is GroupKind.STOPPED
+
+
 def test_a_stream_without_lag_has_not_stopped() -> None:
     done = group_state(100)
     assert after((0, done), (10 * STOPPED_SECONDS, done)) is GroupKind.STREAM

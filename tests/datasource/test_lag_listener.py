@@ -225,6 +225,13 @@ def test_old_observations_do_not_count() -> None:
     assert estimate.add(WINDOW_SECONDS + 10, 8_000) == 80
 
 
+def test_the_estimate_starts_over_when_the_clock_is_set_back() -> None:
+    estimate = CatchUp()
+    for moment, lag in ((NOW, 10_000), (NOW + 10, 9_000), (NOW - 3600, 8_000)):
+        estimate.add(moment, lag)
+    assert estimate.add(NOW - 3590, 7_000) == 70
+
+
 def test_a_failed_query_is_one_line_of_the_log(listener: RocketLagListener, caplog: pytest.LogCaptureFixture) -> None:
     """The text of Spark 4.3, with the traces of Python and Java."""
     ours = (

@@ -33,6 +33,8 @@ class CatchUp:
         if not lag:
             self._seen.clear()
             return 0.0
+        if self._seen and moment < self._seen[-1][0]:  # the clock was set back
+            self._seen.clear()
         while len(self._seen) > 1 and moment - self._seen[0][0] > WINDOW_SECONDS:
             self._seen.popleft()
         self._seen.append((moment, lag))

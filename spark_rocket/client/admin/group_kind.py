@@ -69,7 +69,7 @@ class GroupHistory:
         self._was_online = bool(state.members)
         if not state.lag:
             self.waiting_since = None
-        elif moved or self.waiting_since is None:
+        elif moved or self.waiting_since is None or moment < self.waiting_since:  # the clock was set back
             self.waiting_since = moment
         self.kind = self._kind_of(moment, state, topics)
 
