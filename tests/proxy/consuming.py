@@ -104,6 +104,9 @@ class Consuming:
 
     def ack(self, *messages: Any, **fields: Any) -> Any:
         """Acks of these messages, or of these handles."""
+        return self.do(self.acked(*messages, **fields))
+
+    async def acked(self, *messages: Any, **fields: Any) -> Any:
         handles = [handle_of(message) for message in messages]
         request = definitions.AckMessageRequest(
             group={"name": self.group},
@@ -113,9 +116,12 @@ class Consuming:
         for name, value in fields.items():
             request.ClearField(name)
             request.MergeFrom(definitions.AckMessageRequest(**{name: value}))
-        return self.do(self.acking.ack_message(self.context(), request))
+        return await self.acking.ack_message(self.context(), request)
 
     def change(self, message: Any, seconds: int, nanos: int = 0, **fields: Any) -> Any:
+        return self.do(self.changed(message, seconds, nanos, **fields))
+
+    async def changed(self, message: Any, seconds: int, nanos: int = 0, **fields: Any) -> Any:
         request = definitions.ChangeInvisibleDurationRequest(
             group={"name": self.group},
             topic={"name": self.topic},
@@ -123,17 +129,20 @@ class Consuming:
             invisible_duration={"seconds": seconds, "nanos": nanos},
             **fields,
         )
-        return self.do(self.acking.change_invisible_duration(self.context(), request))
+        return await self.acking.change_invisible_duration(self.context(), request)
 
     def forward(self, message: Any) -> Any:
         """Make a message a dead letter."""
+        return self.do(self.forwarded(message))
+
+    async def forwarded(self, message: Any) -> Any:
         request = definitions.ForwardMessageToDeadLetterQueueRequest(
             group={"name": self.group},
             topic={"name": self.topic},
             receipt_handle=handle_of(message),
             message_id=message.system_properties.message_id,
         )
-        return self.do(self.acking.forward_message_to_dead_letter_queue(self.context(), request))
+        return await self.acking.forward_message_to_dead_letter_queue(self.context(), request)
 
     def change_group(self, **settings: Any) -> None:
         """Set fields of its group's settings."""

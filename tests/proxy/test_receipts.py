@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods import receipts, renewals
-from spark_rocket.proxy.methods.handles import read_handle
-from tests.proxy.consuming import Consuming, a_client_of, consuming
+from spark_rocket.proxy.methods.handles import Handle, read_handle
+from tests.proxy.consuming import Consuming, a_client_of, consuming, handle_of
 from tests.proxy.test_receiving import refused
 
 pytestmark = pytest.mark.live
@@ -325,6 +326,124 @@ def test_a_dead_letter_that_is_renewed_between_two_requests_is_stored_once(
     assert client.receive() == []
 
 
+Work = Callable[[], Coroutine[Any, Any, object]]
+
+
+@pytest.fixture
+def during(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> dict[RequestCode, list[Work]]:
+    """By the code of a request: the work that begins when the broker has served one, before the proxy knows it."""
+    works: dict[RequestCode, list[Work]] = {}
+    ask = client.cluster.ask
+
+    async def ask_and_begin(broker: str, code: RequestCode, *rest: Any, **named: Any) -> RemotingCommand:
+        response = await ask(broker, code, *rest, **named)
+        for work in works.pop(code, []):
+            client.cluster.spawn(discarded(work()))
+            await asyncio.sleep(0)  # it takes the message
+        return response
+
+    async def discarded(work: Coroutine[Any, Any, object]) -> None:
+        await work
+
+    monkeypatch.setattr(client.cluster, "ask", ask_and_begin)
+    return works
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_ack_during_a_renewal_uses_its_handle(
+    client: Consuming, during: dict[RequestCode, list[Work]], others: int
+) -> None:
+    client.register()
+    client.send(*(b"%d" % number for number in range(1 + others)))
+    messages = client.receive(auto_renew=True)
+    during[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = [lambda: client.acked(*messages)]
+    client.live(55_000)
+    assert (client.renewals.count, during) == (0, {})
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_a_change_during_a_renewal_uses_its_handle(client: Consuming, during: dict[RequestCode, list[Work]]) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    during[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = [lambda: client.changed(message, 600)]
+    client.live(55_000)
+    client.pass_time(500_000)
+    assert client.receive() == []
+    client.pass_time(101_000)
+    assert client.bodies() == [b"a"]
+
+
+def test_an_ack_that_is_cancelled_during_a_renewal(client: Consuming, during: dict[RequestCode, list[Work]]) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+
+    async def cancelled() -> None:
+        ack = asyncio.ensure_future(client.acked(message))
+        await asyncio.sleep(0)
+        assert client.renewals.count == 0
+        ack.cancel()
+        await asyncio.wait((ack,))
+
+    during[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = [cancelled]
+    client.live(900_000)
+    assert (client.renewals.count, client.receive(), during) == (1, [], {})
+    assert client.ack(message).status.code == Code.OK
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_a_client_that_leaves_during_a_renewal(client: Consuming, during: dict[RequestCode, list[Work]]) -> None:
+    member = client.register()
+    client.send(b"a")
+    client.receive(auto_renew=True)
+
+    async def leave() -> None:
+        client.leave(member)
+        client.renewals.client_left(client.client_id, [client.group])
+
+    during[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = [leave]
+    client.live(50_000)
+    assert (client.renewals.count, during) == (0, {})
+    client.pass_time(2_001)
+    assert client.bodies() == [b"a"]
+
+
+def test_a_message_is_renewed_once_at_a_time_after_failed_acks(
+    client: Consuming, away: list[RequestCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    for _ in range(3):
+        away.append(RequestCode.ACK_MESSAGE)
+        assert client.ack(message).status.code == Code.INTERNAL_SERVER_ERROR
+    renewed: list[str] = []
+    change = client.receipts.change_invisible
+
+    async def counted(group: str, topic: str, handle: Handle, *rest: Any, **named: Any) -> str:
+        renewed.append(handle.text)
+        return await change(group, topic, handle, *rest, **named)
+
+    monkeypatch.setattr(client.receipts, "change_invisible", counted)
+    client.live(55_000)
+    assert renewed == [handle_of(message)]
+    assert client.ack(message).status.code == Code.OK
+
+
+def test_two_concurrent_requests_for_a_dead_letter(client: Consuming, during: dict[RequestCode, list[Work]]) -> None:
+    client.register()
+    client.send(b"poison")
+    (message,) = client.receive()
+    during[RequestCode.PULL_MESSAGE] = [lambda: client.forwarded(message)]
+    client.forward(message)
+    client.settle_all()
+    assert [one.body for one in client.wire.messages(f"%DLQ%{client.group}")] == [b"poison"]
+    assert during == {}
+
+
 def test_a_client_that_leaves_during_an_ack_that_fails(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     member = client.register()
     client.send(b"a")
@@ -397,6 +516,26 @@ def test_a_stop_returns_renewed_messages(tmp_path: Path) -> None:
         assert world.ack(new).status.code == Code.OK
         world.pass_time(2_001)
         assert world.bodies() == [b"long"]
+
+
+def test_a_message_whose_ack_fails_after_the_stop_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with consuming(tmp_path) as world:
+        world.register()
+        world.send(b"a")
+        (message,) = world.receive(auto_renew=True)
+        world.live(100_000)
+
+        async def stop(*_: Any, **__: Any) -> RemotingCommand:
+            world.renewals.close()
+            raise RemotingConnectError("connection refused")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(world.cluster, "ask", stop)
+            world.ack(message)
+        assert world.renewals.count == 0
+        world.settle_all()
+        world.pass_time(2_001)
+        assert world.bodies() == [b"a"]
 
 
 def test_messages_acked_soon_use_no_memory(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:

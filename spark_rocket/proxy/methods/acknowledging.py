@@ -59,7 +59,7 @@ class AckFamily(Family):
         try:
             for at, one in enumerate(taken):
                 try:
-                    handles.append(await self._receipts.read(one.handle))
+                    handles.append(await self._receipts.read(await one.handle()))
                     places.append(at)
                 except StatusError as error:
                     results[at] = error
@@ -106,7 +106,7 @@ class AckFamily(Family):
         taken = self._renewals.take(context.metadata[CLIENT_ID], group, handle)
         result: StatusError | None = _ENDED
         try:
-            yield await self._receipts.read(taken.handle)
+            yield await self._receipts.read(await taken.handle())
             result = None
         except StatusError as error:
             result = error

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG
@@ -47,6 +48,7 @@ class Receipts:
     def __init__(self, cluster: ProxyCluster) -> None:
         self._cluster = cluster
         self._given_up: dict[tuple[str, str, str], bool] = {}  # dead letters, and whether they are acked
+        self._giving_up: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         self._ends: dict[tuple[str, str, int], int] = {}
 
     async def read(self, text: str) -> Handle:
@@ -187,6 +189,12 @@ class Receipts:
         a renewal between the requests does not change.
         """
         done = (group, topic, given)
+        async with self._giving_up.setdefault(done, asyncio.Lock()):
+            await self._give_up(group, topic, handle, message_id, done)
+
+    async def _give_up(
+        self, group: str, topic: str, handle: Handle, message_id: str, done: tuple[str, str, str]
+    ) -> None:
         if done not in self._given_up:
             await self._check_place(group, topic, handle)
             ext = {
@@ -238,16 +246,13 @@ class Receipts:
                 return
         raise invalid_handle(f"receipt handle {handle.text[:100]!r} does not belong to a message of topic[{topic}]")
 
-    def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:
-        """Make messages visible soon, in the background. A refused request means acked or already visible.
+    async def release(self, group: str, topic: str, handles: list[str], *, unseen: bool = False) -> None:
+        """Make messages visible soon. A refused request means acked or already visible.
 
         While a broker is unavailable, its messages are retried until they become visible anyway.
 
         ``unseen``: they were not delivered to a client, so the delivery does not count as an attempt.
         """
-        self._cluster.spawn(self._release(group, topic, list(handles), unseen))
-
-    async def _release(self, group: str, topic: str, handles: list[str], unseen: bool) -> None:
         ms = UNSEEN_RELEASE_DELAY_MS if unseen else RELEASE_DELAY_MS
         while handles:
             failed = []

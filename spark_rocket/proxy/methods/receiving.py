@@ -300,9 +300,8 @@ class ReceiveFamily(Family):
     def _release(self, asked: _ReceiveRequest, popped: list[PoppedMessage]) -> None:
         """Release messages that the client did not receive."""
         if popped:
-            take = self._renewals.take
-            handles = [take(asked.client_id, asked.group, each.handle).handle for each in popped]
-            self._receipts.release(asked.group, asked.topic, handles, unseen=True)
+            taken = [self._renewals.take(asked.client_id, asked.group, each.handle) for each in popped]
+            self._renewals.release(asked.group, asked.topic, taken, unseen=True)
 
 
 _response = definitions.ReceiveMessageResponse

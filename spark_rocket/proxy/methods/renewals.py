@@ -11,6 +11,7 @@ problem                        effect on the message
 a renewal is refused           no more renewals: it was acked, or becomes visible at the end of its time
 the client is gone             checked every 5 s and at each renewal: the message becomes visible
 an ack or a change fails       the message is renewed again, because its client repeats the request
+it comes during a renewal      it waits for the renewal, which ends the handle before
 too many renewed messages      ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
 the proxy stops                renewed messages become visible soon; others can be acked for their minute
 proxy or broker is killed      it becomes visible at the end of its time
@@ -51,9 +52,9 @@ _SLACK = 1_000
 
 
 class _Renewed:
-    """A renewed message. ``handle``: the client's handle; ``latest``: the valid one."""
+    """A renewed message. ``handle``: the client's handle; ``latest``: the valid one, unless a renewal is in flight."""
 
-    __slots__ = ("dropped", "due", "handle", "kept", "latest", "since", "times", "topic")
+    __slots__ = ("dropped", "due", "handle", "kept", "latest", "number", "renewal", "since", "times", "topic")
 
     def __init__(self, kept: _ClientMessages, topic: str, handle: str, since: int) -> None:
         self.kept = kept
@@ -63,7 +64,14 @@ class _Renewed:
         self.since = since
         self.times = 0
         self.due = 0
+        self.number: int | None = None  # of its valid entry in the heap
+        self.renewal: asyncio.Task[None] | None = None
         self.dropped = False
+
+    @property
+    def has_old_handle(self) -> bool:
+        """Whether a renewal has ended the client's handle, or is about to."""
+        return self.times > 0 or self.renewal is not None
 
 
 class _ClientMessages:
@@ -79,10 +87,18 @@ class _ClientMessages:
 
 
 class Taken(NamedTuple):
-    """A message that is not renewed any more. ``handle``: its valid handle; ``renewed``: None if it never was."""
+    """A message that is not renewed any more. ``given``: the client's handle; ``renewed``: None if it never was."""
 
-    handle: str
+    given: str
     renewed: _Renewed | None
+
+    async def handle(self) -> str:
+        """Return the valid handle, after a renewal in flight."""
+        if self.renewed is None:
+            return self.given
+        if self.renewed.renewal is not None:
+            await asyncio.wait((self.renewed.renewal,))
+        return self.renewed.latest
 
 
 class Renewals:
@@ -97,21 +113,19 @@ class Renewals:
         self._due: list[tuple[int, int, _Renewed]] = []
         self._numbers = itertools.count()
         self._next_check = 0
+        self._closed = False
         self.timer = WallClockTimer(asyncio.get_running_loop(), cluster.clock, self._run)
         self.count = 0
         """The number of renewed messages."""
 
     def close(self) -> None:
         """Stop. Renewed messages become visible: their first handle is expired, so clients cannot ack them."""
+        self._closed = True
         self.timer.close()
-        given_back: dict[tuple[str, str], list[str]] = {}
         for kept in tuple(self._kept.values()):
+            self._release_all(kept, [one for one in kept.messages.values() if one.has_old_handle])
             for renewed in tuple(kept.messages.values()):
                 self._drop(renewed)
-                if renewed.times:
-                    given_back.setdefault((kept.group, renewed.topic), []).append(renewed.latest)
-        for (group, topic), handles in given_back.items():
-            self._receipts.release(group, topic, handles)
 
     def check_room(self) -> None:
         """Raise StatusError if there are too many renewed messages."""
@@ -124,44 +138,46 @@ class Renewals:
     def keep(self, client_id: str, group: str, topic: str, handle: str) -> None:
         """Start renewing a message."""
         now = self._cluster.clock()
-        renewed = self._keep(client_id, group, topic, handle, now)
-        if renewed is not None:
+        kept = self._kept.get((client_id, group))
+        if kept is None:
+            kept = _ClientMessages(client_id, group, seen=self._is_member(client_id, group))
+        if handle not in kept.messages:
+            renewed = _Renewed(kept, topic, handle, now)
+            self._keep(renewed)
             self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
 
-    def _keep(self, client_id: str, group: str, topic: str, handle: str, since: int) -> _Renewed | None:
-        """Add a message; None if it is renewed already."""
-        key = client_id, group
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = _ClientMessages(client_id, group, seen=self._is_member(client_id, group))
-            if len(self._kept) == 1:
-                self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
-                self.timer.expect(self._next_check)
-        if handle in kept.messages:
-            return None
-        renewed = kept.messages[handle] = _Renewed(kept, topic, handle, since)
+    def _keep(self, renewed: _Renewed) -> None:
+        former = renewed.kept
+        key = former.client_id, former.group
+        if not self._kept:
+            self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
+            self.timer.expect(self._next_check)
+        kept = renewed.kept = self._kept.setdefault(key, former)
+        kept.seen |= former.seen  # the client may have left in the meantime
+        kept.messages[renewed.handle] = renewed
+        renewed.dropped = False
         self.count += 1
-        return renewed
 
     def take(self, client_id: str, group: str, handle: str) -> Taken:
         """Stop renewing a message that is acked, changed or dead."""
         kept = self._kept.get((client_id, group))
         renewed = kept.messages.get(handle) if kept is not None else None
-        if renewed is None:
-            return Taken(handle, None)
-        self._drop(renewed)
-        return Taken(renewed.latest, renewed)
+        if renewed is not None:
+            self._drop(renewed)
+        return Taken(handle, renewed)
 
     def put_back(self, taken: Taken) -> None:
         """Renew a message again whose request failed: otherwise its client's handle would mean an old receipt."""
-        former = taken.renewed
-        if former is None:
+        renewed = taken.renewed
+        if renewed is None:
             return
-        again = self._keep(former.kept.client_id, former.kept.group, former.topic, former.handle, former.since)
-        if again is not None:
-            again.kept.seen |= former.kept.seen  # the client may have left in the meantime
-            again.latest, again.times = former.latest, former.times
-            self._plan(again, max(former.due, self._cluster.clock()))
+        if self._closed:
+            if renewed.has_old_handle:
+                self._release_all(renewed.kept, [renewed])
+            return
+        self._keep(renewed)
+        if renewed.renewal is None:  # its end plans the next one
+            self._plan(renewed, max(renewed.due, self._cluster.clock()))
 
     def client_left(self, client_id: str, groups: Iterable[str]) -> None:
         """Handle the end of a client."""
@@ -173,27 +189,40 @@ class Renewals:
         kept = self._kept.get((client_id, group))
         if kept is None:
             return
-        of_topics: dict[str, list[str]] = {}
+        self._release_all(kept, kept.messages.values())
         for renewed in tuple(kept.messages.values()):
-            of_topics.setdefault(renewed.topic, []).append(renewed.latest)
             self._drop(renewed)
-        for topic, handles in of_topics.items():
-            self._receipts.release(group, topic, handles)
+
+    def _release_all(self, kept: _ClientMessages, messages: Iterable[_Renewed]) -> None:
+        of_topics: dict[str, list[Taken]] = {}
+        for renewed in messages:
+            of_topics.setdefault(renewed.topic, []).append(Taken(renewed.handle, renewed))
+        for topic, taken in of_topics.items():
+            self.release(kept.group, topic, taken)
+
+    def release(self, group: str, topic: str, messages: Iterable[Taken], *, unseen: bool = False) -> None:
+        """Make messages visible soon, in the background. ``unseen``: as in :meth:`Receipts.release`."""
+        self._cluster.spawn(self._release(group, topic, tuple(messages), unseen))
+
+    async def _release(self, group: str, topic: str, messages: tuple[Taken, ...], unseen: bool) -> None:
+        handles = [await taken.handle() for taken in messages]
+        await self._receipts.release(group, topic, handles, unseen=unseen)
 
     def _drop(self, renewed: _Renewed) -> None:
         kept = renewed.kept
         renewed.dropped = True
+        renewed.number = None
         del kept.messages[renewed.handle]
         self.count -= 1
         if not kept.messages:
             del self._kept[kept.client_id, kept.group]
         if len(self._due) > 2 * self.count + _SLACK:  # most messages are acked before their renewal
-            self._due = [entry for entry in self._due if not entry[2].dropped]
+            self._due = [entry for entry in self._due if entry[2].number == entry[1]]
             heapq.heapify(self._due)
 
     def _plan(self, renewed: _Renewed, due: int) -> None:
-        renewed.due = due
-        heapq.heappush(self._due, (due, next(self._numbers), renewed))
+        renewed.due, renewed.number = due, next(self._numbers)
+        heapq.heappush(self._due, (due, renewed.number, renewed))
         self.timer.expect(due)
 
     def _run(self, now: int) -> int | None:
@@ -207,29 +236,33 @@ class Renewals:
                     kept.seen = True
                 elif kept.seen:
                     self.client_gone(kept.client_id, kept.group)
-        due: list[_Renewed] = []
-        while self._due and (self._due[0][0] <= now or self._due[0][2].dropped):
-            renewed = heapq.heappop(self._due)[2]
-            if not renewed.dropped:
-                due.append(renewed)
+        due: list[tuple[int, _Renewed]] = []
+        while self._due and (self._due[0][0] <= now or self._due[0][2].number != self._due[0][1]):
+            _, number, renewed = heapq.heappop(self._due)
+            if renewed.number == number:
+                due.append((number, renewed))
         if due:
             self._cluster.spawn(self._renew_all(due))
         if not self._kept:
             return None
         return min(self._next_check, self._due[0][0]) if self._due else self._next_check
 
-    async def _renew_all(self, due: list[_Renewed]) -> None:
+    async def _renew_all(self, due: list[tuple[int, _Renewed]]) -> None:
         for start in range(0, len(due), _AT_ONCE):
-            await asyncio.gather(*(self._renew_one(renewed) for renewed in due[start : start + _AT_ONCE]))
+            await asyncio.gather(*(self._renew_one(*entry) for entry in due[start : start + _AT_ONCE]))
 
-    async def _renew_one(self, renewed: _Renewed) -> None:
+    async def _renew_one(self, number: int, renewed: _Renewed) -> None:
         kept = renewed.kept
-        if renewed.dropped:
+        if renewed.number != number:  # taken since it was due
             return
-        if self._is_member(kept.client_id, kept.group):
-            await self._renew(renewed)
-        else:
+        if not self._is_member(kept.client_id, kept.group):
             self.client_gone(kept.client_id, kept.group)
+            return
+        renewed.number, renewed.renewal = None, asyncio.current_task()
+        try:
+            await self._renew(renewed)
+        finally:
+            renewed.renewal = None
 
     async def _renew(self, renewed: _Renewed) -> None:
         now, receipts = self._cluster.clock(), self._receipts
@@ -250,8 +283,6 @@ class Renewals:
             if not renewed.dropped:
                 self._drop(renewed)
             return
-        if renewed.dropped:  # acked meanwhile, with the handle before this one
-            self._receipts.release(group, topic, [renewed.latest])
-            return
         renewed.times += 1
-        self._plan(renewed, now + ms - _AHEAD_MS)
+        if not renewed.dropped:
+            self._plan(renewed, now + ms - _AHEAD_MS)
