@@ -13,11 +13,11 @@ import pytest
 
 from spark_rocket.client.consume.listeners import ConsumeHooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pull import PullResult, PullStatus, batches_of
 from spark_rocket.client.consume.services import ServiceParts
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.filter.tags import SUB_ALL, parse_tags
 from spark_rocket.protocol.record.messages import decode_messages
 from tests.kit.scripted import record, undecodable
 
@@ -117,8 +117,8 @@ class Rig:
     def messages(self, _: ProcessQueue, pulled: PullResult) -> list[MessageExt]:
         return self.choose(decode_messages(pulled.records, "b"))
 
-    def batches(self, _: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
-        yield decode_records(pulled.records, broker_name="b")
+    def batches(self, queue: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+        return batches_of(pulled, QUEUE, queue.end, parse_tags(SUB_ALL))
 
     def has_room(self, _: ProcessQueue) -> None:
         with self.changed:

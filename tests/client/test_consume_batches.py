@@ -17,9 +17,10 @@ from spark_rocket.client.consume.listeners import (
 )
 from spark_rocket.client.consume.orderly import ConsumeBatches
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.errors import ProtocolError
 from tests.client.consuming import FAILURES, SECONDS, Rig, found, nothing, queue_at, rig_of
+from tests.kit.scripted import record, undecodable
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
@@ -130,11 +131,24 @@ def test_broadcasting_skips_batches_that_a_filter_hook_removes(rig: Callable[...
     one.until(lambda: queue.commit_offset == 1)
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_messages_before_an_undecodable_one_are_consumed_once(rig: Callable[..., Rig], succeeds: bool) -> None:
+    one, queue = rig(max_reconsume_times=0), queue_at()
+    one.listener = lambda *_: SUCCESS if succeeds else None
+    records = record(0) + record(1) + undecodable(2) + record(3)
+    one.service.receive(queue, PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(records)))
+    for _ in range(2):
+        assert one.later.run() == 1.0
+        one.until(lambda: queue.commit_offset == 2)
+    assert one.calls == [[0, 1]]
+    assert one.back.asked == ([] if succeeds else [0, 1])
+
+
 def test_few_threads_decode_and_failed_decoding_is_retried(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     decode, threads = one.batches, set[threading.Thread]()
 
-    def failing(_: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+    def failing(queue: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
         threads.add(threading.current_thread())
         if not failed:
             failed.append(queue)

@@ -164,6 +164,32 @@ def test_messages_before_an_undecodable_one_are_returned(limit: int | None) -> N
     assert rig.positions()[0] == 3
 
 
+@pytest.mark.parametrize("damaged", [undecodable(3), record(3)[:-2] + b"\xff\xff"], ids=["body", "properties"])
+def test_batches_before_an_undecodable_message_are_returned(damaged: bytes) -> None:
+    rig = Rig("a")
+    records = record(0, TAGS="a") + record(1, TAGS="b") + record(2, TAGS="a") + damaged + record(4, TAGS="a")
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 5, 0, 5, memoryview(records)))
+    [batch] = rig.pulled.take_batches(0)
+    assert batch.column("queueOffset").to_pylist() == [0, 2]
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"offset 3: The message at offset 3: .*Seek to offset 4 "):
+            rig.pulled.take_batches(0)
+        with pytest.raises(ProtocolError, match=r"offset 3: The message at offset 3: .*Seek to offset 4 "):
+            rig.take()
+    assert rig.positions()[0] == 3
+
+
+def test_batches_and_messages_of_one_pull() -> None:
+    rig = Rig()
+    records = b"".join(map(record, range(4))) + undecodable(4)
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 5, 0, 5, memoryview(records)))
+    assert [offset for _, offset in rig.take(1)] == [0]
+    [batch] = rig.pulled.take_batches(0)
+    assert batch.column("queueOffset").to_pylist() == [1, 2, 3]
+    with pytest.raises(ProtocolError):
+        rig.take()
+
+
 def test_closing() -> None:
     rig = Rig()
     woken: list[int] = []

@@ -34,6 +34,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
+from spark_rocket.protocol.record.layout import COMPRESSED
 from tests.datasource.pulled_brokers import (
     QUEUE,
     AnsweredPull,
@@ -308,14 +309,30 @@ def test_contradictory_responses_are_retried(status: PullStatus, following: int,
 
 def test_undecodable_messages_are_named() -> None:
     broker = ListBroker(0, 100)
-    broken = bytearray(record(12) + record(13))
-    broken[4:8] = b"\0\0\0\1"  # no record's magic code
-    broker.instead[12] = [broker.result(PullStatus.FOUND, 14, bytes(broken))]
+    broker.instead[12] = [broker.result(PullStatus.FOUND, 14, b"\0" * 200)]
     broker.most = 12
     with pytest.raises(
         ProtocolError, match=r"messages 12 to 13 of orders/broker-a/3 cannot be decoded: .*pullBatchSize=1"
     ):
         read(broker, 0, 14, arrowBatchRows="1")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        record(13, b"not compressed", sys_flag=COMPRESSED),
+        record(13)[:4] + b"\0\0\0\1" + record(13)[8:],  # no record's magic code
+    ],
+)
+def test_messages_before_an_undecodable_one_are_read(broken: bytes) -> None:
+    broker = ListBroker(0, 100)
+    broker.instead[11] = [broker.result(PullStatus.FOUND, 15, record(11) + record(12) + broken + record(14))]
+    broker.most = 11
+    batches = read_range(OffsetRange(QUEUE, 0, 15), options(), project(MESSAGE_SCHEMA), broker)  # type: ignore[arg-type]
+    found: list[int] = []
+    with pytest.raises(ProtocolError, match=r"message 13 of orders/broker-a/3 cannot be decoded: .* Select columns"):
+        found += (offset for batch in batches for offset in batch.column("queueOffset").to_pylist())
+    assert found == list(range(13))
 
 
 def test_messages_deleted_between_planning_and_reading(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts, put_messages
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.record.messages import UndecodableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,17 +253,27 @@ class ConsumeBatches(ConsumeInOrder):
                 return None
             found = pending.found[0]
             context = ConsumeOrderlyContext(process_queue.queue)
-            done = all(
-                not len(batch) or self._call_counted(batch, [], context)
-                for batch in self._batches(process_queue, found)
-            )
+            damaged: UndecodableError | None = None
+            try:
+                done = all(
+                    not len(batch) or self._call_counted(batch, [], context)
+                    for batch in self._batches(process_queue, found)
+                )
+            except UndecodableError as error:
+                done, damaged = True, error
             if process_queue.dropped:
                 return None
             if not done:
                 pending.rounds += 1
-                if pending.rounds <= self._max_reconsume_times or not self._give_back(process_queue, pending, found):
+                if pending.rounds <= self._max_reconsume_times:
+                    return context.pause(self._pause_ms)
+                done, damaged = self._give_back(process_queue, pending, found)
+                if not done:
                     return context.pause(self._pause_ms)
             pending.rounds = pending.given_back = 0
+            if damaged is not None:
+                process_queue.put((), damaged.queue_offset)  # the messages before it are consumed
+                raise damaged
             with self._lock:
                 pending.found.popleft()
                 pending.size -= len(found.records)
@@ -276,14 +287,23 @@ class ConsumeBatches(ConsumeInOrder):
         while (batch := self._decoding.submit(next, batches, None).result()) is not None:
             yield batch
 
-    def _give_back(self, process_queue: ProcessQueue, pending: _BatchQueue, found: PullResult) -> bool:
-        """Send each message to the retry topic after the last round; in broadcasting, skip them."""
-        messages = self._decoder.messages(process_queue, found)
+    def _give_back(
+        self, process_queue: ProcessQueue, pending: _BatchQueue, found: PullResult
+    ) -> tuple[bool, UndecodableError | None]:
+        """Send each message to the retry topic after the last round; in broadcasting, skip them.
+
+        Returns whether all were sent, and the first message that cannot be decoded: only those before it are sent.
+        """
+        damaged: UndecodableError | None = None
+        try:
+            messages = self._decoder.messages(process_queue, found)
+        except UndecodableError as error:
+            messages, damaged = error.messages, error
         if self._send_back is None:
             logger.warning("skipped %d messages of %s: not consumed", len(messages), process_queue.queue)
-            return True
+            return True, damaged
         for message in messages[pending.given_back :]:
             if not self._send_back.send(message):
-                return False
+                return False, damaged
             pending.given_back += 1
-        return True
+        return True, damaged

@@ -36,7 +36,7 @@ from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
-from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
+from spark_rocket.protocol.record.messages import UndecodableError, damaged_record, decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import BROKER_NAME, V5_0_0, RequestCode, ResponseCode
@@ -172,28 +172,39 @@ def _chosen(messages: list[MessageExt], start: int, tags: TagExpression) -> list
 
 
 def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> Iterator[pa.RecordBatch]:
-    """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit."""
+    """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit.
+
+    UndecodableError after the batches with the messages before the one it names.
+    """
     with requires("Reading Arrow batches", "arrow"):
         from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
 
     decode = partial(
         decode_records,
-        found.records,
         broker_name=queue.broker_name,
         tags=None if tags.matches_all else tags.tags,
         namespace=found.namespace,
     )
+    records, damaged = memoryview(found.records), None
     position: int | None = start
     while position is not None:
         end = None
         try:
-            batch = decode(start_offset=position)
+            batch = decode(records, start_offset=position)
         except RunTooLargeError as error:
             end = error.queue_offset
-            batch = decode(start_offset=position, end_offset=end)
+            batch = decode(records, start_offset=position, end_offset=end)
+        except ProtocolError:
+            damaged = damaged_record(records)
+            if damaged is None:
+                raise
+            records = records[: damaged.position]
+            continue
         if len(batch):
             yield batch
         position = end
+    if damaged is not None:
+        raise damaged
 
 
 # --- queries -------------------------------------------------------------------------------------------------------

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,13 +36,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _UnreturnedPull:
-    """The response of one pull. ``start``: the next offset. ``messages``: decoded on first use; some are returned."""
+    """The response of one pull. ``start``: the next offset. ``messages``: decoded on first use; some are before it."""
 
     start: int
     result: PullResult
     count: int
     messages: list[MessageExt] | None = None
-    returned: int = 0  # messages
     damaged: UndecodableError | None = None  # the message after them
 
 
@@ -162,22 +163,31 @@ class PulledMessages:
                     one.messages = messages_of(one.result, queue, one.start, self._tags_of(queue.topic))
                 except UndecodableError as error:
                     one.messages, one.damaged = error.messages, error
-            if one.damaged is not None and one.returned == len(one.messages):
+            begin = bisect_left(one.messages, one.start, key=attrgetter("queue_offset"))
+            if one.damaged is not None and begin == len(one.messages):
                 raise one.damaged.with_traceback(None)
-            end = len(one.messages) if limit is None else one.returned + limit
+            end = len(one.messages) if limit is None else begin + limit
             rest = None if one.damaged is None else one.damaged.queue_offset
             if end < len(one.messages):
                 rest = one.messages[end].queue_offset
-            return one.messages[one.returned : end], rest
+            return one.messages[begin:end], rest
 
         return self._take(timeout, first)
 
     def take_batches(self, timeout: float) -> list[pa.RecordBatch]:
-        """Return the messages of one pull as Arrow record batches."""
+        """Return the messages of one pull as Arrow record batches; errors as of ``take_messages``."""
 
-        def every(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[pa.RecordBatch], None]:
+        def every(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[pa.RecordBatch], int | None]:
             queue = process_queue.queue
-            return list(batches_of(one.result, queue, one.start, self._tags_of(queue.topic))), None
+            batches: list[pa.RecordBatch] = []
+            try:
+                batches += batches_of(one.result, queue, one.start, self._tags_of(queue.topic))
+            except UndecodableError as error:
+                one.damaged = error
+                if not batches:
+                    raise
+                return batches, error.queue_offset
+            return batches, None
 
         return self._take(timeout, every)
 
@@ -224,9 +234,9 @@ class PulledMessages:
                         or pending.found[0] is not one
                     ):
                         continue  # dropped in the meantime by a seek or rebalance, or taken by a signal handler
-                    undo[:] = [partial(self._give_back, pending, one, one.start, one.returned)]
+                    undo[:] = [partial(self._give_back, pending, one, one.start)]
                     if rest is not None:
-                        one.start, one.returned = rest, one.returned + len(items)
+                        one.start = rest
                         return items
                     was_full = self.is_full(process_queue)
                     self._remove(pending)
@@ -239,10 +249,10 @@ class PulledMessages:
             with suppress(RuntimeError):  # not acquired
                 self._take_lock.release()
 
-    def _give_back(self, pending: _PulledQueue, one: _UnreturnedPull, start: int, returned: int) -> None:
+    def _give_back(self, pending: _PulledQueue, one: _UnreturnedPull, start: int) -> None:
         """Count a pull as not returned from an offset on."""
         with self._lock:
-            one.start, one.returned = start, returned
+            one.start = start
             pending = self._pending.get(pending.process_queue, pending)  # it may have received others in the meantime
             if all(each is not one for each in pending.found):
                 pending.found.appendleft(one)

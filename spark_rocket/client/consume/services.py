@@ -187,7 +187,10 @@ class PullDecoder:
         return self._hooks.choose(queue, messages) if self._hooks.filter else messages
 
     def batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
-        """Yield the subscribed messages as Arrow record batches; filter hooks are not applied."""
+        """Yield the subscribed messages as Arrow record batches; filter hooks are not applied.
+
+        UndecodableError after those before the message that it names.
+        """
         queue = process_queue.queue
         for batch in batches_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic)):
             self._hooks.stats.pulled(queue.topic, len(batch), process_queue.pull_seconds)

@@ -29,6 +29,7 @@ from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection, project
 from spark_rocket.errors import ProtocolError, QueueNotFoundError, RunTooLargeError, TopicNotFoundError
 from spark_rocket.protocol.record.arrays import numpy_of
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.messages import damaged_record
 
 if TYPE_CHECKING:
     from spark_rocket.datasource.read.dedupe import DuplicateFilter
@@ -175,10 +176,18 @@ def _decode_range(
         at = error.queue_offset
         parts = chunks if len(chunks) > 1 else [Chunk(chunks[0].records, start, at), Chunk(chunks[0].records, at, end)]
     except ProtocolError as error:
+        damaged = damaged_record(records)
+        if damaged is not None and start <= damaged.queue_offset < end:
+            which, narrow = f"message {damaged.queue_offset}", ""
+            before = Chunk(memoryview(records)[: damaged.position], start, damaged.queue_offset)
+            yield from _decode_range([before], span, projection, loss, options, duplicate_filter)
+        else:
+            which = f"messages {start} to {end - 1}"
+            narrow = "Narrow it down with pullBatchSize=1 and arrowBatchRows=1. "
         raise ProtocolError(
-            f"messages {start} to {end - 1} of {span.queue.name} cannot be decoded: {error.message}",
-            remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Select columns without body (.schema(…)) "
-            "if only bodies are unreadable, or begin after the message with startingOffsets as JSON"
+            f"{which} of {span.queue.name} cannot be decoded: {error.message}",
+            remedy=f"{narrow}Select columns without body (.schema(…)) if only bodies are unreadable, or begin after "
+            "the message with startingOffsets as JSON"
             f"{' and a new checkpoint directory' if options.is_stream else ''}.",
         ) from error
     else:

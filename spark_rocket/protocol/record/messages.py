@@ -136,13 +136,14 @@ def _values(message: MessageExt) -> tuple[Any, ...]:
 
 
 class UndecodableError(ProtocolError):
-    """A record that cannot be decoded, with the messages decoded before it."""
+    """A record that cannot be decoded, with the messages decoded before it. ``position``: its first byte in the run."""
 
-    def __init__(self, error: ProtocolError, messages: list[MessageExt], queue_offset: int) -> None:
+    def __init__(self, error: ProtocolError, messages: list[MessageExt], queue_offset: int, position: int) -> None:
         super().__init__(f"The message at offset {queue_offset}: {error.message}", remedy=error.remedy)
         self.reason = error.message
         self.messages = messages
         self.queue_offset = queue_offset
+        self.position = position
 
 
 def decode_messages(
@@ -208,7 +209,7 @@ def decode_messages(
         except ProtocolError as error:
             if position > last_head or not position < end <= length:
                 raise
-            raise UndecodableError(error, messages, queue_offset) from error
+            raise UndecodableError(error, messages, queue_offset, position) from error
         for message in unusual if namespace else ():
             message.topic = namespace.unwrap(message.topic)
             for name in NAME_PROPERTIES.intersection(message.properties):
@@ -216,6 +217,17 @@ def decode_messages(
         messages += unusual
         position += size
     return messages
+
+
+def damaged_record(buffer: Buffer) -> UndecodableError | None:
+    """Return the first record of a run that a columnar decoder cannot decode; None if the run itself is damaged."""
+    try:
+        decode_messages(buffer, check_crc=False)
+    except UndecodableError as damaged:
+        return damaged
+    except ProtocolError:
+        pass
+    return None
 
 
 def _decode_unusual(
