@@ -24,6 +24,7 @@ from spark_rocket.client import (
     ConsumeFromWhere,
     Producer,
 )
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -217,6 +218,45 @@ def test_tail_follows_a_topic(rocket: Run, cluster: LocalCluster, admin: Admin, 
     with sending(cluster, topic, tags="a"):
         said = rocket("message", "tail", topic, "--max", 4, "--json", "--last", 2, "--tags", "odd || a")
     assert len(said.json_lines) == 4
+
+
+def test_messages_that_cannot_be_decoded_do_not_hide_others(
+    rocket: Run, cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    """Their producer marked them as compressed, and did not compress them."""
+    group = f"{topic}-group"
+    admin.create_group(group)
+    dead = f"%DLQ%{group}"
+    with RemotingClient() as client:
+        wire = Wire(client, cluster.broker_address)
+        for body, sys_flag in ((b"one", 0), (b"damaged", 1), (b"two", 0), (b"damaged", 1)):
+            for where in (topic, dead):
+                assert wire.send(where, body, {"KEYS": "k", "RETRY_TOPIC": topic}, f=sys_flag).code == 0
+    until(lambda: len(admin.query_messages(topic, "k", failed={})) == 2)
+
+    def names_the_damaged(said: Any, where: str) -> bool:
+        places = re.findall(
+            r"^rocket: (\S+)/broker-\w/0@(\d): .*The message at offset \2: Invalid zlib", said.err, re.M
+        )
+        return places == [(where, "1"), (where, "3")]
+
+    for arguments, where in (
+        (("message", "query-key", topic, "k", "--json"), topic),
+        (("queue", "dump", topic, "broker-a/0", "--json"), topic),
+        (("dlq", "list", group, "--json"), dead),
+    ):
+        said = rocket(*arguments)
+        shown = [one["body"] for one in (said.json_lines if "dump" in arguments else said.json)]
+        assert (said.status, sorted(shown)) == (1, ["one", "two"])
+        assert names_the_damaged(said, where), said.err
+    said = rocket("message", "tail", topic, "--last", 4, "--no-follow", "--json")
+    assert (said.status, [one["body"] for one in said.json_lines]) == (0, ["one", "two"])
+    assert names_the_damaged(said, topic), said.err
+    said = rocket("dlq", "resend", group, "--all", "--to-topic", "--yes")
+    assert (said.status, said.out) == (1, "Resent 2 dead letters to their topics, for all groups.\n")
+    assert names_the_damaged(said, dead), said.err
+    with pytest.raises(ProtocolError, match="The message at offset 1"):
+        admin.query_messages(topic, "k")
 
 
 def test_tail_skips_messages_that_cannot_be_decoded(rocket: Run, cluster: LocalCluster, topic: str) -> None:

@@ -158,7 +158,7 @@ def _dead_letters(
     topic = DLQ_PREFIX + group
     try:
         for queue, (low, high) in admin.offsets(topic).items():
-            for message in admin.messages_between(queue, low, high):
+            for message in admin.messages_between(queue, low, high, failed=failed):
                 if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
                     yield message
     except RocketError as error:  # resends in flight are still counted

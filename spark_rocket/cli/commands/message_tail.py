@@ -154,17 +154,28 @@ class _Follower:
         ends = {queue: ends for queue, ends in every.items() if self._only in (None, queue)}
         self._offsets = {queue: high for queue, (_, high) in ends.items()}
         if last:
-            yield from reversed(
-                self._admin.messages_by_time(
-                    self._topic, queue=self._only, limit=last, tags=self._tags, sql=self._sql, failed=self._failed
-                )
-            )
+            yield from reversed(self._last(last))
         elif begin is not None and begin >= 0:
             yield from self._since(begin, ends)
         if follow:
             for broker, error in self.failed.items():
                 self._report_unavailable(broker, error)
             yield from self._follow()
+
+    def _last(self, count: int) -> list[MessageExt]:
+        """Return the newest messages of all queues, newest first."""
+        from spark_rocket.protocol.record.messages import UndecodableError
+
+        failed = dict(self._failed)
+        newest = self._admin.messages_by_time(
+            self._topic, queue=self._only, limit=count, tags=self._tags, sql=self._sql, failed=failed
+        )
+        for where, error in failed.items():
+            if isinstance(error, UndecodableError):
+                print(f"rocket: {where}: {error.message}", file=sys.stderr)
+            else:
+                self._failed[where] = error
+        return newest
 
     def _since(self, begin: int, ends: dict[MessageQueue, tuple[int, int]]) -> Iterator[MessageExt]:
         """Yield the existing messages of all queues in the order of time."""

@@ -71,7 +71,7 @@ def dump(
     """
     if group is not None and not entries:
         raise click.UsageError("--group needs --entries.")
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         found = find_queue(admin, topic, name)
         low, high = admin.offsets(topic)[found]
         first = low if begin is None else begin
@@ -85,8 +85,7 @@ def dump(
         if entries:
             _entries(admin, found, first, last, group, as_json, foot)
             return
-        every = admin.messages_between(found, first, last)
-        for one in every:
+        for one in admin.messages_between(found, first, last, failed=failed):
             message_show.put(one, form, is_long, as_json)
         if not as_json:
             print(foot)

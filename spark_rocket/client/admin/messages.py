@@ -38,6 +38,7 @@ from spark_rocket.model import (
     MessageQueue,
     SendResult,
 )
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.filter.tags import SUB_ALL, parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
@@ -152,10 +153,21 @@ class MessageAdmin(AdminBase):
         found: list[MessageExt] = []
         for name, body in self._ask_each(self._topic_brokers(topic), query, failed).items():
             with record_failure(failed, name):
-                found += decode_messages(body or b"", name, namespace=self._config.namespace)
+                found += self._decoded(body or b"", topic, name, failed)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
         return sorted(hits, key=lambda message: message.store_timestamp)[-max_num:]
+
+    def _decoded(self, records: Buffer, topic: str, broker: str, failed: Failures | None) -> Iterator[MessageExt]:
+        """Yield the messages of a run; ``failed`` gets those that cannot be decoded."""
+        while records:
+            try:
+                messages, following = decode_messages(records, broker, namespace=self._config.namespace), len(records)
+            except UndecodableError as damaged:
+                messages, following = damaged.messages, damaged.end
+                _record_damage(failed, MessageQueue(topic, broker, damaged.queue_id), damaged)
+            yield from messages
+            records = records[following:]
 
     def messages_by_time(
         self,
@@ -184,21 +196,29 @@ class MessageAdmin(AdminBase):
                 first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
                 end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
                 if newest:
-                    found += self._last(one, first, end, limit, tags, sql)
+                    found += self._last(one, first, end, limit, tags, sql, failed)
                 else:
-                    found += islice(self.messages_between(one, first, end, tags=tags, sql=sql), limit)
+                    every = self.messages_between(one, first, end, tags=tags, sql=sql, failed=failed)
+                    found += islice(every, limit)
         return choose(limit, found, key=_age)
 
     def _last(
-        self, queue: MessageQueue, low: int, high: int, limit: int, tags: str, sql: str | None
+        self,
+        queue: MessageQueue,
+        low: int,
+        high: int,
+        limit: int,
+        tags: str,
+        sql: str | None,
+        failed: Failures | None,
     ) -> list[MessageExt]:
         """Return at most ``limit`` messages at the end of a range of offsets; the search goes backward in steps."""
         found: list[MessageExt] = []
         step = limit
         while low < high and len(found) < limit:
             first = max(low, high - step)
-            last = deque(self.messages_between(queue, first, high, tags=tags, sql=sql), limit - len(found))
-            found = [*last, *found]
+            every = self.messages_between(queue, first, high, tags=tags, sql=sql, failed=failed)
+            found = [*deque(every, limit - len(found)), *found]
             high, step = first, min(step * 2, _MAX_STEP_MESSAGES)
         return found
 
@@ -207,9 +227,19 @@ class MessageAdmin(AdminBase):
         return list(self.messages_between(queue, offset, offset + count))
 
     def messages_between(
-        self, queue: MessageQueue, start: int, end: int, *, tags: str = SUB_ALL, sql: str | None = None
+        self,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        *,
+        tags: str = SUB_ALL,
+        sql: str | None = None,
+        failed: Failures | None = None,
     ) -> Iterator[MessageExt]:
-        """Yield the messages of a queue from ``start`` to before ``end``; they are pulled lazily."""
+        """Yield the messages of a queue from ``start`` to before ``end``; they are pulled lazily.
+
+        ``failed`` gets those that cannot be decoded, by their places; without it, the first one is an error.
+        """
         wanted = parse_tags(SUB_ALL if sql is not None else tags)
         while start < end:
             found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000), tags=tags, sql=sql)
@@ -220,7 +250,9 @@ class MessageAdmin(AdminBase):
                     messages, damaged = error.messages, error
                 yield from (message for message in messages if message.queue_offset < end)
                 if damaged is not None and damaged.queue_offset < end:
-                    raise damaged
+                    _record_damage(failed, queue, damaged)
+                    start = max(start, damaged.queue_offset) + 1
+                    continue
             if found.next_offset <= start:
                 return
             start = found.next_offset
@@ -396,6 +428,11 @@ class MessageAdmin(AdminBase):
             producer = self._producer
         producer.start()
         return producer
+
+
+def _record_damage(failed: Failures | None, queue: MessageQueue, damaged: UndecodableError) -> None:
+    with record_failure(failed, f"{queue.name}@{damaged.queue_offset}"):
+        raise damaged
 
 
 def _settled(message: MessageExt, sending: Future[SendResult]) -> tuple[MessageExt, SendResult | RocketError]:

@@ -43,6 +43,7 @@ _HEADER_INDEX = {name: index for index, name in enumerate(AT)} | {
 }
 _STORE_HOST = _HEADER_INDEX["store_host"]
 _CHECKED = header_struct("size", "magic", "body_crc", "queue_offset", "sys_flag", "body_length")
+_PLACE = header_struct("size", "queue_id", "queue_offset")
 _UNUSUAL = COMPRESSED | HOSTS_MASK | UNWRAP_MASK
 _VALUES = attrgetter(*(field.name for field in fields(MessageExt)))
 
@@ -136,14 +137,18 @@ def _values(message: MessageExt) -> tuple[Any, ...]:
 
 
 class UndecodableError(ProtocolError):
-    """A record that cannot be decoded, with the messages decoded before it. ``position``: its first byte in the run."""
+    """A record that cannot be decoded: the bytes ``position`` to ``end`` of a run. ``messages``: those before it."""
 
-    def __init__(self, error: ProtocolError, messages: list[MessageExt], queue_offset: int, position: int) -> None:
-        super().__init__(f"The message at offset {queue_offset}: {error.message}", remedy=error.remedy)
+    def __init__(self, error: ProtocolError, messages: list[MessageExt], raw: bytes, position: int) -> None:
+        size: int
+        self.queue_id: int
+        self.queue_offset: int
+        size, self.queue_id, self.queue_offset = _PLACE.unpack_from(raw, position)
+        super().__init__(f"The message at offset {self.queue_offset}: {error.message}", remedy=error.remedy)
         self.reason = error.message
         self.messages = messages
-        self.queue_offset = queue_offset
         self.position = position
+        self.end = position + size
 
 
 def decode_messages(
@@ -209,7 +214,7 @@ def decode_messages(
         except ProtocolError as error:
             if position > last_head or not position < end <= length:
                 raise
-            raise UndecodableError(error, messages, queue_offset, position) from error
+            raise UndecodableError(error, messages, raw, position) from error
         for message in unusual if namespace else ():
             message.topic = namespace.unwrap(message.topic)
             for name in NAME_PROPERTIES.intersection(message.properties):
