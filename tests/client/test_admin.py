@@ -147,6 +147,15 @@ def test_the_order_of_a_topic_is_repeated_for_a_name_server_that_lacks_it(
         admin = closing(Admin(f"{mq.name_server.address};{second.address}"))
         admin.create_topic("t", queues=2, order=True)
         assert [put.ext_fields["value"] for put in second.of(RequestCode.PUT_KV_CONFIG)] == ["b0:2;b1:2"]
+        mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(ResponseCode.QUERY_NOT_FOUND)  # deleted there
+        mq.everywhere(RequestCode.DELETE_TOPIC_IN_BROKER, says(0))
+        for fake in (mq.name_server, second):
+            fake.responses[RequestCode.DELETE_TOPIC_IN_NAMESRV] = fake.responses[RequestCode.DELETE_KV_CONFIG] = says(0)
+        admin.delete_topic("t")
+        assert len(second.of(RequestCode.DELETE_KV_CONFIG)) == 1
+        mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(0, body=TopicConfig("t", 2, 2, 6).to_json()))
+        admin.update_topic("t", order=False)
+        assert len(second.of(RequestCode.DELETE_KV_CONFIG)) == 2
     finally:
         second.close()
 

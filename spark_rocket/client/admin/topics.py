@@ -275,10 +275,11 @@ class TopicAdmin(AdminBase):
     def _put_order(self, topic: str, queues: Mapping[str, int | None], *, others: bool = True) -> None:
         """Record the numbers of queues of an ordered topic in ORDER_TOPIC_CONFIG, by name or address of the broker.
 
-        None removes the broker. ``others``: whether the entries of other brokers stay.
+        None removes the broker. ``others``: whether the entries of other brokers stay. Every name server gets the
+        result, also if the first one has it: an earlier change may have failed at another.
         """
-        before = self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic))
-        entries = dict(part.rpartition(":")[::2] for part in (before or "").split(";") if others and ":" in part)
+        before = self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic)) if others else None
+        entries = dict(part.rpartition(":")[::2] for part in (before or "").split(";") if ":" in part)
         known = self._known_brokers().broker_addr_table if any(":" in key for key in queues) else {}
         names = {address: name for name, broker in known.items() for address in broker.broker_addrs.values()}
         for key, count in queues.items():
@@ -288,10 +289,8 @@ class TopicAdmin(AdminBase):
             elif ":" not in broker:  # else an address that the name server does not know
                 entries[broker] = str(count)
         text = ";".join(f"{broker}:{count}" for broker, count in sorted(entries.items()))
-        if text:  # also if it is the same: another name server may lack it
-            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
-        elif before is not None:
-            self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
+        change = put_kv_query(ORDER_NAMESPACE, topic, text) if text else delete_kv_query(ORDER_NAMESPACE, topic)
+        self._ask_name_servers(change)
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:
         """Wait for the registration, which brokers send only after their response. ``queues`` by broker name."""
