@@ -276,13 +276,19 @@ def test_a_start_is_undone(
 @pytest.mark.parametrize("act", [interrupt, None], ids=["interrupt", "close"])
 @pytest.mark.parametrize("name", STARTS)
 def test_a_close_is_completed(
-    mq: FakeCluster, closing: Callable[[Any], Any], name: str, act: Callable[[], object] | None
+    mq: FakeCluster,
+    closing: Callable[[Any], Any],
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    act: Callable[[], object] | None,
 ) -> None:
     for at in lines(6):
         client = closing(STARTS[name](mq.name_server.address))
         client.start()
         reached, _ = at_line(at, act or client.close, client.close, PARTS)
         leaves_nothing(client, mq)
+        assert "not committed" not in caplog.text, at
+        assert "before these queues were released" not in caplog.text, at
         if not reached:
             break
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import MessageQueue
 from tests.client.consuming import message
 from tests.client.owning import Brokers, Owner, Q
+from tests.client.test_interrupts_everywhere import at_line, interrupt
 from tests.kit.waiting import until
+
+PARTS = ("client/consume/owned_queues.py",)
 
 
 @pytest.fixture
@@ -58,6 +62,35 @@ def listener_call(one: Owner, queue: ProcessQueue) -> Iterator[Callable[[], None
         yield end
     finally:
         end()
+
+
+@pytest.mark.parametrize("ends", ["close", "own"])
+def test_a_release_that_is_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """By the next call, at each line. Another thread has started the queues."""
+    monkeypatch.setattr(owned_queues, "CLOSE_SECONDS", 0.0)
+    for at in range(1, 1_000):
+        brokers = Brokers()
+        one = Owner(brokers, orderly=True)
+        starting = threading.Thread(target=one.balance)
+        starting.start()
+        starting.join()
+        every = [one.of(queue) for queue in Q]
+        release = one.queues.close if ends == "close" else partial(one.queues.own, ())
+        reached, _ = at_line(at, interrupt, release, PARTS)
+        if ends == "close":
+            one.queues.close()
+        else:
+            one.balance()
+            assert one.owned() == [0, 1, 2, 3], at
+            for queue in every:
+                assert queue.dropped is not (one.of(queue.queue) is queue), at
+            one.queues.close()
+        assert brokers.owners == {}, at
+        assert brokers.offsets.keys() == set(Q), at
+        assert one.queues._table.leaving == one.queues._table.wanted == {}, at
+        if not reached:
+            break
+    assert at > 100
 
 
 def test_queues_move_with_members(brokers: Brokers) -> None:
@@ -389,9 +422,9 @@ def test_nothing_is_committed_after_the_unlock(brokers: Brokers, orderly: Owner)
     queue = orderly.of(Q[0])
 
     class EndingCall:
-        def acquire(self, *, blocking: bool) -> bool:
+        def locked(self) -> bool:
             orderly.queues.released(queue)
-            return blocking
+            return False
 
     queue.lock_consume = EndingCall()  # type: ignore[assignment]
     brokers.readable = tuple(Q[1:])

@@ -134,18 +134,25 @@ class GroupConsumer(Client, ABC):
         """Start on a thread, and wait. An interrupt (Ctrl-C) ends the wait, after which ``close`` ends the start."""
         run_on(CallbackThread("rocket-start", idle=0.0), start)
 
-    def _close_once(self, close: Callable[[], object]) -> None:
-        """Close unless another call does. What an interrupt has cut off is done again: each step can be repeated."""
+    def _close_once(self, leave: Callable[[], object], close: Callable[[], object]) -> None:
+        """Leave and close unless another call does. What an interrupt has cut off is done again: it can be repeated.
+
+        ``leave`` comes first then, too: the last commits need what ``close`` ends.
+        """
         first = False
         try:
             with self._lock if self._is_mine else nullcontext():
                 if not self._closing:
                     first = self._closing = True
             if first:
+                leave()
                 close()
         except BaseException:
             if first:
-                close()
+                try:
+                    leave()
+                finally:
+                    close()
             raise
 
     @property

@@ -192,17 +192,21 @@ class LitePullConsumer(GroupConsumer):
 
     def _close(self, *, commit: bool, failed: bool = False) -> None:
         shared = self._shared
+        is_member = self._is_mine and self._pid and shared is not None
+
+        def leave() -> None:
+            if is_member:
+                self._queues.close(mark=commit and self.auto_commit)
 
         def close() -> None:
             with contextlib.ExitStack() as steps:  # an error of one step does not skip the others
                 steps.callback(self._start_failed if failed else super(LitePullConsumer, self).close)
                 steps.callback(self._reader.close)
-                if self._is_mine and self._pid and shared is not None:
+                if is_member and shared is not None:
                     steps.callback(shared.members.leave_consumer, self)
                     steps.callback(self._pulled.close)
-                    self._queues.close(mark=commit and self.auto_commit)
 
-        self._close_once(close)
+        self._close_once(leave, close)
 
     # --- polling ----------------------------------------------------------------------------------------------
 

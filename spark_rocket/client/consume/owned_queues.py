@@ -74,7 +74,11 @@ class QueueTable:
     def want(self, queues: Iterable[MessageQueue], topic: str | None = None) -> list[ProcessQueue]:
         """Want exactly these queues, of one topic or of all topics. Return the running ones to release."""
         wanted = dict.fromkeys(() if self.closed else queues)
-        gone = [queue for queue in self.wanted if topic in (None, queue.topic) and queue not in wanted]
+        gone = [
+            queue
+            for queue, one in self.wanted.items()
+            if topic in (None, queue.topic) and (queue not in wanted or self._is_leaving(one))
+        ]
         running = [one for queue in gone if (one := self._drop(queue)) is not None]
         self.wanted |= {queue: ProcessQueue(queue) for queue in wanted if queue not in self.wanted}
         return running
@@ -90,17 +94,24 @@ class QueueTable:
         return [old]
 
     def _drop(self, queue: MessageQueue) -> ProcessQueue | None:
-        """Return the queue if it was running. A starting one is released by the thread that starts it."""
-        one = self.wanted.pop(queue)
-        one.dropped = True
+        """Return the queue if it was running. A starting one is released by the thread that starts it.
+
+        What an interrupt (Ctrl-C) cuts off, the next change of the wanted queues completes.
+        """
+        one = self.wanted[queue]
         if one.state is Ownership.WAITING:
             one.state = Ownership.ENDED
-            return None
-        self.leaving[queue] = one
-        if one.state is Ownership.STARTING:
-            return None
-        one.state = Ownership.LEAVING
-        return one
+        elif one.state is not Ownership.ENDED:
+            self.leaving[queue] = one
+            if one.state is Ownership.RUNNING:
+                one.state = Ownership.LEAVING
+        one.dropped = True
+        del self.wanted[queue]
+        return one if one.state is Ownership.LEAVING else None
+
+    def _is_leaving(self, one: ProcessQueue) -> bool:
+        """Whether a wanted queue was about to be dropped."""
+        return one.state is Ownership.ENDED or self.leaving.get(one.queue) is one
 
     def running(self) -> list[ProcessQueue]:
         return [one for one in list(self.wanted.values()) if one.state is Ownership.RUNNING]
@@ -200,15 +211,13 @@ class OwnedQueues:
             gone = self._table.want(alive, topic)
             self._table.want(wanted, topic)  # a queue whose pulls have stopped starts again
             self._forget(gone, mark=mark)
-        self._release(gone)
+            leaving = list(self._table.leaving.values())  # also those of a call that was interrupted
+        self._release(leaving)
 
     def close(self, *, mark: bool = False) -> None:
         """Release all queues permanently. Waits for requests of other threads, but not for calls of the listener."""
         self._table.closed = True
         self.own((), mark=mark)
-        with self._lock:
-            leaving = list(self._table.leaving.values())
-        self._release(leaving)  # another thread may have dropped them just now
         with self._lock:
             if not self._changed.wait_for(self._is_released, CLOSE_SECONDS):
                 left = ", ".join(map(str, self._table.leaving))
@@ -342,11 +351,7 @@ class OwnedQueues:
                 one.marked = position
 
     def _release(self, gone: list[ProcessQueue]) -> None:
-        ended = []
-        for one in gone:
-            if one.lock_consume.acquire(blocking=False):  # otherwise the thread of the call notices it
-                one.lock_consume.release()
-                ended.append(one)
+        ended = [one for one in gone if not one.lock_consume.locked()]  # otherwise the thread of the call notices it
         try:
             if len(ended) < len(gone):
                 self._commit([one for one in gone if one not in ended])
@@ -358,34 +363,41 @@ class OwnedQueues:
         self._end([process_queue])
 
     def _end(self, gone: list[ProcessQueue]) -> None:
-        """Commit and unlock dropped queues, once each; start those that are wanted again."""
+        """Commit and unlock dropped queues, once each; start those that are wanted again.
+
+        The next call does again what an interrupt (Ctrl-C) has cut off.
+        """
         ending: list[ProcessQueue] = []
+        me = threading.get_ident()
         try:
             with self._lock:
                 for one in gone:
-                    if one.state is Ownership.LEAVING:
+                    mine = one.state is Ownership.ENDED and one.thread == me
+                    if (mine or one.state is Ownership.LEAVING) and self._table.leaving.get(one.queue) is one:
+                        one.thread, one.state = me, Ownership.ENDED
                         ending.append(one)
-                        one.thread, one.state = threading.get_ident(), Ownership.ENDED
                         logger.info("group %s released %s", self._group, one.queue)
             self._commit_last(ending)
-        finally:  # also after an interrupt (Ctrl-C): close waits for these queues
             again = self._remove(ending)
+        except BaseException:
+            with self._lock:
+                for one in ending:
+                    one.state = Ownership.LEAVING
+                self._changed.notify_all()
+            raise
         if again:
             self._start_each(again)
 
     def _remove(self, gone: list[ProcessQueue]) -> list[ProcessQueue]:
         """Unlock ended queues; return those that are wanted again."""
-        try:
-            if self.locks is not None and any(one.locked for one in gone):
-                with self._locking:
-                    self.locks.unlock(one.queue for one in gone if one.locked)
-        finally:
-            with self._lock:
-                for one in gone:
-                    self._table.leaving.pop(one.queue, None)
-                self._changed.notify_all()
-                again = [self._table.wanted[one.queue] for one in gone if one.queue in self._table.wanted]
-        return again
+        if self.locks is not None and any(one.locked for one in gone):
+            with self._locking:
+                self.locks.unlock(one.queue for one in gone if one.locked)
+        with self._lock:
+            for one in gone:
+                self._table.leaving.pop(one.queue, None)
+            self._changed.notify_all()
+            return [self._table.wanted[one.queue] for one in gone if one.queue in self._table.wanted]
 
     # --- committing -------------------------------------------------------------------------------------------
 
@@ -423,7 +435,9 @@ class OwnedQueues:
         return submitted(self._commits, partial(self._persist, found)) if found else resolved(None)
 
     def _commit_latest(self, found: list[tuple[ProcessQueue, int]]) -> dict[MessageQueue, RocketError]:
-        return self._offsets.commit(self._latest(found))
+        """Commit queues that were not unlocked in the meantime."""
+        leaving = [(one, offset) for one, offset in found if self._table.leaving.get(one.queue) is one]
+        return self._offsets.commit(self._latest(leaving))
 
     def _persist(self, found: list[tuple[ProcessQueue, int]]) -> None:
         """Commit queues that have not ended, or restarted at another offset, in the meantime."""

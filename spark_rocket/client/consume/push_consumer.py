@@ -154,10 +154,11 @@ class PushConsumer(GroupConsumer):
         """
         mine = self._is_mine
         service = self._service
-        leave = partial(self._leave, self._shared) if mine and self._shared is not None and self._pid else None
+        instance = self._shared if mine and self._pid else None
+        leave: Callable[[], object] = (lambda: None) if instance is None else partial(self._leave, instance)
         listening = mine and service is not None and service.is_own_thread(threading.current_thread())
         if not listening:
-            self._close_once(partial(self._close, leave))
+            self._close_once(leave, self._close)
             if mine and self._closer is not None:
                 self._closer.join()
             return
@@ -166,18 +167,22 @@ class PushConsumer(GroupConsumer):
                 self._closing = True
                 service.stop()
                 self._closer = threading.Thread(
-                    target=self._close, args=(leave,), name="rocket-consumer-close", daemon=False
+                    target=self._leave_and_close, args=(leave,), name="rocket-consumer-close", daemon=False
                 )
                 self._closer.start()
 
-    def _close(self, leave: Callable[[], None] | None) -> None:
+    def _leave_and_close(self, leave: Callable[[], object]) -> None:
+        try:
+            leave()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         with ExitStack() as steps:  # a Ctrl-C in one step does not skip the others
             if self._is_mine and self.tracer is not None:
                 steps.callback(self.tracer.close)
             steps.callback(super().close)
             steps.callback(self._reader.close)
-            if leave is not None:
-                steps.callback(leave)
 
     def _leave(self, instance: ClientInstance) -> None:
         self._stop.set()
