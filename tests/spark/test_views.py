@@ -29,3 +29,6 @@ def test_views_are_data_frames(mq: Rocket, spark: SparkSession) -> None:
     assert row.asDict() == mq.read(topic).where("queueOffset = 7").collect()[0].asDict()
     with pytest.raises(PySparkException, match="option key cannot be combined with view=lag"):
         mq.frame(view="lag", key="k").collect()
+    with pytest.raises(PySparkException, match="Topic 'no-such-topic' does not exist") as failed:
+        mq.frame(view="queues", subscribe="no-such-topic").collect()
+    assert "view_rows.py" not in str(failed.value)  # the error names the remedy, so its traceback is only logged

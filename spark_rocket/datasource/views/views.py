@@ -32,7 +32,7 @@ from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions
 from spark_rocket.datasource.options.parse import parse_view_options
-from spark_rocket.datasource.processes import PickledByValue
+from spark_rocket.datasource.processes import PickledByValue, hide_traceback_while
 from spark_rocket.datasource.schema import known_columns
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 
@@ -178,6 +178,9 @@ class ViewReader(PickledByValue, DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return hide_traceback_while(self._batches(), self._options.namespace)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         from spark_rocket.datasource.views.view_rows import batches_of, rows_of
 
         target = arrow_schema(self._schema)
