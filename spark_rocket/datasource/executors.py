@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_CONNECT_PORT = 15002
+_CONNECT_TIMEOUT_S = 10.0
 _TASKS = 8  # enough for each of a few executors to get one
 
 
@@ -45,6 +49,7 @@ def ask_executors(
     """
     builder = SparkSession.builder.appName("rocket doctor")
     if remote is not None:
+        _check_connection(remote)
         builder = builder.remote(remote)
     else:
         builder = builder.master(master or "local[1]").config("spark.ui.enabled", "false")
@@ -62,6 +67,17 @@ def ask_executors(
     finally:
         session.stop()
     return [json.loads(text) for text in sorted(set(texts))]
+
+
+def _check_connection(remote: str) -> None:
+    """Connect to the port of Spark Connect once: its client retries for ten minutes. ConnectionError on failure."""
+    url = urlsplit(remote)
+    if url.scheme != "sc":
+        return  # local, which starts a server
+    try:
+        socket.create_connection((url.hostname or "", url.port or _CONNECT_PORT), _CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"no connection to {remote}: {error}") from None
 
 
 def _through_connect(session: SparkSession, task: Callable[[], str]) -> list[str]:

@@ -15,6 +15,7 @@ from spark_rocket.cli import main
 from spark_rocket.cli.commands import doctor_machine, doctor_servers
 from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.client import Admin
+from spark_rocket.datasource.executors import ask_executors
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
 
@@ -160,6 +161,15 @@ def test_a_failing_job() -> None:
 
     (found,) = doctor_machine.check_executors(ask)
     assert (found.grade, found.text) == ("wrong", "the job failed: no master there")
+
+
+def test_spark_connect_that_does_not_respond(no_address: str) -> None:
+    def ask() -> list[dict[str, object]]:
+        return ask_executors([], remote=f"sc://{no_address}/;user_id=ann")
+
+    (found,) = doctor_machine.check_executors(ask)
+    assert found.text.startswith(f"the job failed: no connection to sc://{no_address}")
+    assert "--remote" in found.remedy
 
 
 def test_brokers_unsuitable_for_exactly_once(cluster: LocalCluster, capsys: Capsys) -> None:

@@ -111,7 +111,7 @@ def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Find
         workers = ask()
     except Exception as error:  # Spark's errors have no common class
         first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
-        remedy = "Check the master's address and Spark's log."
+        remedy = "Check the address of --master or --remote, and Spark's log."
         yield Finding("executors", "wrong", f"the job failed: {first}", remedy)
         return
     for worker in workers:
