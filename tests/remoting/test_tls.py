@@ -25,6 +25,7 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.tls import tls_gate as tls_server
+from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 from tests.kit.waiting import until
 from tests.remoting.conftest import RawClient, ServerThread, ask, request, serving
@@ -182,6 +183,15 @@ def test_an_untrusted_server_certificate(certificates: Certificates, pair: str, 
         assert found.value.remedy
         # Without verification, any certificate is accepted.
         assert ask(server.address, certificates.of_client(verify=Verify.NONE)) == b"hello"
+
+
+@pytest.mark.parametrize("error", [ssl.SSLEOFError(8, "EOF"), ConnectionResetError(), ssl.SSLZeroReturnError()])
+def test_a_client_that_leaves_the_handshake(error: Exception) -> None:
+    """Usually it does not trust the server: the log of the server must not send its operator to another server."""
+    problem = problem_of(error, server=True)
+    assert (problem.kind, problem.text) == ("ENDED", "disconnected during the handshake")
+    assert "tls.server.certPath" in problem.remedy
+    assert "tls.server.mode" in problem_of(error, server=False).remedy
 
 
 def test_checks_are_reduced_only_on_request(certificates: Certificates) -> None:

@@ -37,6 +37,11 @@ ENDED = Problem(
     "closed the connection during the handshake",
     "Check that the server uses TLS on this port (tls.server.mode); its log has the reason.",
 )
+_LEFT = Problem(
+    "ENDED",
+    "disconnected during the handshake",
+    "If it is a client, its error has the reason; usually it does not trust the CA of tls.server.certPath.",
+)
 HANDSHAKE = 0x16
 """The first byte of a TLS connection; no plaintext protocol served here starts with it."""
 _DISABLED = Problem("DISABLED", "uses TLS, which is disabled here (tls.server.mode)", "")
@@ -91,7 +96,7 @@ def problem_of(error: BaseException, *, server: bool, name: str = "") -> Problem
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(error, server, name)
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)):
-        return ENDED
+        return _LEFT if server else ENDED
     if isinstance(error, TimeoutError):
         return Problem("TIMEOUT", "did not complete the TLS handshake in time", "Check that the port uses TLS.")
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
@@ -107,7 +112,7 @@ def problem_of(error: BaseException, *, server: bool, name: str = "") -> Problem
     if server and known is NOT_TLS:
         return Problem("NOT_TLS", "sent an invalid TLS record", "")
     if server and known is ENDED:
-        return Problem("ENDED", "disconnected during the handshake", "")
+        return _LEFT
     return known
 
 
