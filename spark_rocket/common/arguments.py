@@ -193,7 +193,7 @@ def _fits(value: object, hint: Any) -> bool:
         is_coroutine = inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(
             getattr(value, "__call__", None)  # noqa: B004  # an object whose call is a coroutine
         )
-        return callable(value) and not is_coroutine
+        return callable(value) and not is_coroutine and _takes(value, _positional(hint))
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if hint is bytes:
@@ -211,6 +211,25 @@ def _fits(value: object, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def _positional(hint: Any) -> list[object]:
+    """Return the annotated parameters of a function; none if any are allowed."""
+    kinds = get_args(hint)
+    return list(kinds[0]) if kinds and isinstance(kinds[0], list) else []
+
+
+def _takes(function: Callable[..., object], parameters: list[object]) -> bool:
+    """Whether a function can be called with as many positional arguments. True if it does not tell."""
+    if not parameters:
+        return True
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError:
+        return False
+    except ValueError:  # some functions in C have no signature
+        return True
+    return True
+
+
 def _elements_fit(value: object, hint: Any) -> bool:
     """Check the elements of a container; the elements of an iterator would be lost."""
     kinds = get_args(hint)
@@ -226,7 +245,8 @@ def _expected(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_expected(one) for one in get_args(hint)))
     if origin is Callable or hint is Callable:
-        return "a function (not a coroutine function)"
+        count = len(_positional(hint))
+        return f"a function{f' of {count} arguments' if count > 1 else ''} (not a coroutine function)"
     if hint in _NAMES:
         return _NAMES[hint]
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -237,6 +237,18 @@ def test_listeners_are_functions(place: str, listener: Any) -> None:
         PushConsumer("orders", name_server="a:1", **{place: listener})
 
 
+@pytest.mark.parametrize("place", ["listener", "orderly", "batches"])
+@pytest.mark.parametrize("listener", [lambda messages: None, lambda messages, context, more: None, list])
+def test_listeners_take_messages_and_context(place: str, listener: Any) -> None:
+    with pytest.raises(RocketError, match=rf"Invalid argument {place}: .*a function of 2 arguments"):
+        PushConsumer("orders", name_server="a:1", **{place: listener})
+
+
+@pytest.mark.parametrize("listener", [lambda *given: None, lambda messages, context, more=1: None, max])
+def test_listeners_may_take_more(listener: Any) -> None:
+    PushConsumer("orders", listener, name_server="a:1").close()
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

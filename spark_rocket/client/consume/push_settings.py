@@ -76,7 +76,7 @@ class PushSettings:
             )
         for name in ("listener", "orderly", "batches"):
             if (value := getattr(self, name)) is not None:
-                check(name, value, Callable)
+                check(name, value, Callable[[object, object], object])
         for name, low, high, unless in (
             ("consume_threads", 1, 1_000, ()),
             ("consume_message_batch_max_size", 1, 1_024, ()),
