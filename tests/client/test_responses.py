@@ -92,6 +92,9 @@ def test_a_refused_recall(code: int, remark: str, words: str) -> None:
         (16, "Need admin permission for request code=17, but accessKey=u is not", "plain_acl.yml"),
         (16, "User:u is not found.", "secret_key="),
         (16, "check signature failed.", "secret_key="),
+        (16, "username cannot be null.", "secret_key="),
+        (16, "The subject is not exist.", "rocket acl update USER"),
+        (16, "The resource is null.", "Correct the user, the resource"),
         (16, "User:u has no permission to access Topic:T from 127.0.0.1, no matched policies.", "createAcl"),
     ],
 )
@@ -113,6 +116,10 @@ def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> No
         (
             SentRequest(RequestCode.QUERY_CONSUMER_OFFSET, "orders", "billing"), 16, NO_POLICY.format("Group:billing"),
             "User alice needs Sub or Get on Group:billing.",
+        ),
+        (
+            SentRequest(RequestCode.GET_ALL_TOPIC_CONFIG), 16, NO_POLICY.format("Topic:*"),
+            "rocket acl allow alice 'Topic:*' List (ACL 2.0).",  # a shell would replace the *
         ),
         (
             SentRequest(RequestCode.GET_BROKER_CONFIG), 16, NO_POLICY.format("Cluster:prod"),

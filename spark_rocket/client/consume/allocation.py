@@ -275,8 +275,8 @@ class QueueShare:
         if members is None or instance.client_id not in members:
             logger.warning(
                 "topic %s: brokers do not list this consumer as a member of group %s; its queues stay unchanged."
-                " If this continues, create the group (brokers may have autoCreateSubscriptionGroup=false or"
-                " rejectPullConsumerEnable).",
+                " If this continues, see the rejected heartbeats in this log, or create the group (brokers may have"
+                " autoCreateSubscriptionGroup=false or rejectPullConsumerEnable).",
                 topic,
                 self._group,
             )

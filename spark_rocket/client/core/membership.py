@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
+from spark_rocket.client.core.responses import RETRIABLE_CODES, error_of, sentence
 from spark_rocket.client.core.routes import Routes
 from spark_rocket.common.logs import errors_logged
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
@@ -62,7 +62,7 @@ async def log_failure(broker: str, what: str, request: Awaitable[RemotingCommand
     try:
         response = await request
         if response.code != ResponseCode.SUCCESS:
-            logger.warning("broker %s rejected %s: %d, %s", broker, what, response.code, response.remark)
+            logger.warning("%s", error_of(response, f"broker {broker}", what).text)
     except RocketError as error:
         logger.info("%s at broker %s failed: %s", what, broker, error)
 

@@ -79,7 +79,13 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
             "no permission to access",
             "Ask the administrator of the broker to add a policy for the user (mqadmin createAcl).",
         ),
-        (ResponseCode.NO_PERMISSION, "accesskey|signature|no acl config|^user:", _ACCOUNT),
+        (ResponseCode.NO_PERMISSION, "accesskey|signature|no acl config|^user:|username cannot be null", _ACCOUNT),
+        (
+            ResponseCode.NO_PERMISSION,
+            r"^the (?:user|subject|acl|policy|action|resource|source)\b",
+            "Correct the user, the resource (Topic:NAME, Group:NAME, Cluster:NAME) or the action, or create the user"
+            " first (rocket acl update USER).",
+        ),
         (
             ResponseCode.SYSTEM_ERROR,
             "size exceeded",

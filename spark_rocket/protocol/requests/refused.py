@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from shlex import quote
 from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
@@ -72,7 +73,8 @@ class MissingPermissions(NamedTuple):
         account = self.account or "ACCOUNT"
         if self.kind is AccessKind.USERS:
             return [
-                f"rocket acl allow {account} {one.resource.value}:{one.name} {one.actions[0]}" for one in self.grants
+                f"rocket acl allow {account} {quote(f'{one.resource.value}:{one.name}')} {one.actions[0]}"
+                for one in self.grants
             ]
         if not self.grants:
             return [f"rocket acl update {account} --admin"]
