@@ -301,6 +301,11 @@ def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | 
         raise click.exceptions.Exit(1)
 
 
+def nothing_text(text: str, failed: Mapping[str, RocketError]) -> str:
+    """Return the sentence for an empty table. Brokers that failed could have rows."""
+    return f"{text} on the available brokers." if failed else f"{text}."
+
+
 def failures_text(failed: Mapping[str, RocketError], watch: float | None) -> str:
     """Return the failures as the foot of a watched table; empty for other tables."""
     return "\n".join(_reasons(failed)) if watch is not None else ""

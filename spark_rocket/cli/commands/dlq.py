@@ -58,7 +58,8 @@ def list_dead_letters(
         if group is None:
             rows = admin.dead_letter_topics(failed=failed)
             names = "group topic messages lastUpdate=last_update_ms"
-            show.rows([pick(row, names) for row in rows], _GROUPS, as_json, empty="No group has dead letters.")
+            empty = show.nothing_text("No group has dead letters", failed)
+            show.rows([pick(row, names) for row in rows], _GROUPS, as_json, empty=empty)
             return
         found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit, failed=failed)
         if not found:

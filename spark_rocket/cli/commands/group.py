@@ -77,7 +77,7 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
                 rows,
                 _LIST,
                 foot=show.failures_text(failed, watch),
-                empty="No consumer groups.",
+                empty=show.nothing_text("No consumer groups", failed),
                 marked=lambda row: row["delayMs"] > LATE_MS,
             )
 
@@ -221,7 +221,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
                     row["member"] = holders.get(found.queue)
             columns = (*_LAG, _MEMBER) if members else _LAG
             foot = show.failures_text(failed, watch)
-            table = _lag_table(state, rows, history.kind, topic)
+            table = _lag_table(state, rows, history.kind, topic, failed)
             if left:
                 table = replace(table, title=f"{table.title}; caught up in about {duration_text(round(left * 1000))}")
             document = {"group": group, "kind": history.kind.value, "members": len(state.members)}
@@ -245,13 +245,16 @@ def _decrease(admin: Admin, state: GroupState) -> float:
     return state.consume_tps - sum(rate for rate in arriving if rate)
 
 
-def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:
+def _lag_table(
+    state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None, failed: Failures
+) -> Table:
+    of_topic = "" if topic is None else f" of topic {topic}"
     return Table(
         rows,
         _LAG,
         title=f"{state.group}: {kind_text(state, kind)}",
         total={"topic": "all", **pick(state, "lag delay_ms")},
-        empty="No messages consumed yet." if topic is None else f"No messages of topic {topic} consumed yet.",
+        empty=show.nothing_text(f"No messages{of_topic} consumed yet", failed),
         marked=lambda row: row["delayMs"] > LATE_MS,
     )
 

@@ -334,8 +334,7 @@ def query_key(
     """List messages of a topic by key, oldest first."""
     with link.partial() as (admin, failed):
         found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end, failed=failed)
-        where = " on the available brokers" if failed else ""
-        table(found, form, as_json, empty=f"No messages with key {key} in topic {topic}{where}.")
+        table(found, form, as_json, empty=show.nothing_text(f"No messages with key {key} in topic {topic}", failed))
 
 
 _MESSAGES = (

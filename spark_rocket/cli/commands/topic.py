@@ -104,8 +104,7 @@ def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: boo
         rows = [pick(info, names) | {"brokers": sorted(info.configs)} for info in shown]
         columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
         hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
-        none = "No topics on the available brokers" if failed else "No topics"
-        show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
+        show.rows(rows, columns, as_json, empty=show.nothing_text(f"No topics{hidden}", failed))
 
 
 @topic.command("show", short_help="settings, messages and groups of a topic")
