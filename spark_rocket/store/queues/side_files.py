@@ -23,7 +23,7 @@ import logging
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.descriptors import replace_file
+from spark_rocket.store.descriptors import replace_file, sync_directory
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
@@ -137,10 +137,15 @@ class QueueEnds:
         self._write()
 
     def begin_at(self, log_begin: int) -> None:
-        """Write the log's new beginning, before files are deleted. Nothing to do before the first clean stop."""
+        """Write the log's new beginning, before files are deleted. Nothing to do before the first clean stop.
+
+        Where a full disk prevents that, the file is removed: the former beginning would make the deletion a loss.
+        """
         if self.log_begin >= 0:
             self.log_begin = log_begin
             self._write()
+            if not self._is_written:
+                self._remove()
 
     def retry(self) -> None:
         """Repeat a failed write."""
@@ -171,6 +176,13 @@ class QueueEnds:
             self._is_written = True
         except OSError as error:
             _log.warning("cannot write %s: %s", self.path, error)
+
+    def _remove(self) -> None:
+        try:
+            self.path.unlink(missing_ok=True)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            _log.warning("cannot remove %s: %s", self.path, error)
 
     def short(self, queues: ConsumeQueueTable, deleted: DeletedTopics) -> dict[tuple[str, int], int]:
         """Return queues that are shorter than at the last clean stop, with their ends then. Skips deleted topics."""
