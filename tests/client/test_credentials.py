@@ -68,8 +68,9 @@ def test_an_invalid_credentials_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=str(path)) as refused:
         read_credentials(path)
     assert "s3cr3t" not in str(refused.value)
-    with pytest.raises(ConfigError, match="Cannot read the credentials file"):
-        read_credentials(tmp_path / "away")
+    for unreadable in (tmp_path / "away", "tools\0.yml"):
+        with pytest.raises(ConfigError, match="Cannot read the credentials file"):
+            read_credentials(unreadable)
 
 
 def test_clients_with_different_credentials_share_nothing() -> None:

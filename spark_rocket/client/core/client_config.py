@@ -205,13 +205,13 @@ def read_credentials(path: Path | str) -> Credentials:
             raise ConfigError(f"Credentials file {path} is too large: {len(content)} bytes or more.", remedy=remedy)
         # All values are parsed as text, so that a numeric key stays unchanged.
         values = yaml.load(content, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot read the credentials file {path}: {error.strerror or error}.",
-            remedy="Use a readable file with accessKey and secretKey.",
-        ) from error
     except (yaml.YAMLError, UnicodeError, RecursionError):
         raise ConfigError(f"The credentials file {path} is not valid YAML.", remedy=remedy) from None
+    except (OSError, ValueError) as error:  # a NUL character in the path is a ValueError
+        raise ConfigError(
+            f"Cannot read the credentials file {path}: {getattr(error, 'strerror', None) or error}.",
+            remedy="Use a readable file with accessKey and secretKey.",
+        ) from error
     if not isinstance(values, dict) or not all(isinstance(values.get(name, ""), str) for name in _CREDENTIALS):
         raise ConfigError(f"The credentials file {path} has no accessKey and secretKey.", remedy=remedy)
     access_key, secret_key, token = (values.get(name) or None for name in _CREDENTIALS)

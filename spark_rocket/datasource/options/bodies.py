@@ -157,9 +157,9 @@ def epoch_units(option: str, text: str) -> EpochUnits:
 def _read(option: str, path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()
-    except OSError as problem:
+    except (OSError, ValueError, RuntimeError) as problem:  # also a NUL character, and the home of an unknown user
         raise OptionError(
-            f"option {option}: {path} cannot be read: {problem.strerror or problem}.",
+            f"option {option}: {path} cannot be read: {getattr(problem, 'strerror', None) or problem}.",
             remedy="The driver reads the file: use a path that exists on the driver.",
         ) from None
 

@@ -73,6 +73,8 @@ def test_a_read_and_a_write(tmp_path: Path) -> None:
         ({"bodyFormat": "json", "metadataColumns": "a b"}, "metadataColumns is 'a b'. Use columns such as"),
         ({"bodyFormat": "avro"}, "bodyFormat is avro, which requires avroSchema"),
         ({"bodyFormat": "avro", "avroSchema": "/no/such.avsc"}, "/no/such.avsc cannot be read: No such file"),
+        ({"bodyFormat": "avro", "avroSchema": "such\0.avsc"}, "cannot be read: embedded null byte"),
+        ({"bodyFormat": "avro", "avroSchema": "~no-such-user/such.avsc"}, "cannot be read: Could not determine home"),
         ({"bodyFormat": "avro", "avroSchema": "{}", "avroEncoding": "x"}, "avroEncoding is 'x'"),
         ({"bodyFormat": "protobuf", "protobufMessage": "x"}, "which requires protobufDescriptor"),
         ({"bodyFormat": "json", "badRecords": "deadLetter"}, "deadLetterTopic is missing for badRecords=deadLetter"),
