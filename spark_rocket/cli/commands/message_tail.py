@@ -172,7 +172,7 @@ class _Follower:
         )
         for where, error in failed.items():
             if isinstance(error, UndecodableError):
-                print(f"rocket: {where}: {error.message}", file=sys.stderr)
+                print_problem(f"{where}: {error.message}")
             else:
                 self._failed[where] = error
         return newest
