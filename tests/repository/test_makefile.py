@@ -87,7 +87,8 @@ def test_setup_is_all_that_lint_and_tests_need_side_by_side(project: Project) ->
 
 def test_several_targets_at_once_install_one_after_the_other(project: Project) -> None:
     made = project.make("-j4", "test", "demo")
-    assert made.index(ALL) < made.index(DEMO)
+    assert made[0] == ALL  # make may have seen by then that it contains the demo's
+    assert made[1:-1] in ([], [DEMO])
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt", "tools/setup.sh"])
