@@ -29,7 +29,6 @@ Units = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 _ASCII_END = 0x80
 _NEWLINE = 0x0A
 _INVERSE = pow(31, -1, 1 << 32)
-_VIEWED = 2048  # for strings up to this mean length a copy is cheaper than a view
 _LARGE = 4096  # strings from this length on are copied one by one
 _PASS_BYTES = 1 << 18  # copied at once: the intermediate memory stays in a core's cache
 _HASHED_BYTES = 1 << 18  # of strings hashed at once
@@ -84,9 +83,9 @@ def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
 
 def body_crcs(data: Buffer, starts: Ints, ends: Ints) -> Ints:
     """Return the CRC of each body as in the header of its record."""
-    view: Any = bytes(data) if len(data) < len(starts) * _VIEWED else memoryview(data)
-    bodies = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    return np.fromiter(map(crc32, bodies), np.int64, len(starts)) & CRC_MASK
+    view = memoryview(data)
+    crcs = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.array(crcs, np.int64) & CRC_MASK
 
 
 def copy_spans(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:
