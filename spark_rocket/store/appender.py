@@ -43,7 +43,7 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.store.batch_plan import BatchPlan, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
-from spark_rocket.store.index.keys import WrittenRun
+from spark_rocket.store.index.keys import WrittenRun, tail_of
 from spark_rocket.store.layout import ENTRY, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
 from spark_rocket.store.layout import tags_code as tags_code_of
 from spark_rocket.store.log.commit_log import CommitLog
@@ -211,7 +211,8 @@ class MessageAppender:
         self._finish(begun, queue, size, count, entries, set(plan.codes.tolist()), timestamp)
         self._merged += count - 1
         if self._note is not None:
-            self._note(WrittenRun(topic, timestamp, physical, plan.lengths, offset + size))
+            tail = tail_of(batch_properties)
+            self._note(WrittenRun(topic, timestamp, physical, plan.lengths - tail, tail, offset + size))
         return PutResult(PutStatus.PUT_OK, number, offset, offset + size, count, timestamp, physical)
 
     def _queue_of(self, topic: str, queue_id: int, size: int, properties: bytes) -> ConsumeQueue:

@@ -521,7 +521,15 @@ def test_keys_of_any_properties(store: MessageStore, messages: list[tuple[str, b
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.tuples(st.sampled_from("TU"), st.integers(0, 100), st.lists(PARTS, max_size=5).map(b"".join)), max_size=12
+        st.tuples(
+            st.sampled_from("TU"),
+            st.integers(0, 100),
+            st.lists(PARTS, max_size=5).map(b"".join),
+            st.sampled_from(
+                [b"", b"CLUSTER\x01c", b"WAIT\x01true\x02", b"KEYS\x01of all", b"A\x01b\x02UNIQ_KEY\x01of-all"]
+            ),
+        ),
+        max_size=12,
     ),
     st.integers(1, 70),
     st.integers(0, 3),
@@ -529,7 +537,7 @@ def test_keys_of_any_properties(store: MessageStore, messages: list[tuple[str, b
 def test_keys_of_noted_batches_are_those_of_a_scan(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    puts: list[tuple[str, int, bytes]],
+    puts: list[tuple[str, int, bytes, bytes]],
     records: int,
     most: int,
 ) -> None:
@@ -538,11 +546,11 @@ def test_keys_of_noted_batches_are_those_of_a_scan(
     clock = Clock()
     store = opened(small(tmp_path_factory.mktemp("store"), max_index_num=5000), clock)
     index = index_of(store)
-    for topic, count, properties in puts:
+    for topic, count, properties, of_batch in puts:
         clock.now += 700
         if count:
             messages = [(0, b"x" * (n % 7), b"UNIQ_KEY\x01%d\x02" % n + properties) for n in range(count)]
-            put_batch(store, topic, 0, messages, batch_properties=b"CLUSTER\x01c")
+            put_batch(store, topic, 0, messages, batch_properties=of_batch)
         else:
             put(store, topic, 0, b"body", properties)
             index._step(records)  # now and then between

@@ -31,7 +31,9 @@ class WrittenRun(NamedTuple):
     offsets: Ints
     """Physical offsets."""
     lengths: Ints
-    """Lengths of the properties, with which each record ends."""
+    """Lengths of the properties before the ``tail``."""
+    tail: int
+    """Bytes at the end of each record: properties of the batch, which have no keys."""
     end: int
     """Physical offset after the last record."""
 
@@ -45,6 +47,11 @@ class WrittenRun(NamedTuple):
             return self, None
         first = self._replace(offsets=self.offsets[:count], lengths=self.lengths[:count], end=int(self.offsets[count]))
         return first, self._replace(offsets=self.offsets[count:], lengths=self.lengths[count:])
+
+
+def tail_of(batch_properties: bytes) -> int:
+    """Return the length of the properties of a batch if they have no keys, or 0."""
+    return 0 if b"KEY" in batch_properties else len(batch_properties)
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -73,7 +80,7 @@ def keys_of_runs(runs: Sequence[WrittenRun], data: bytes) -> tuple[Ints, Hashes,
     counts = [len(run.offsets) for run in runs]
     offsets = np.concatenate([run.offsets for run in runs])
     lengths = np.concatenate([run.lengths for run in runs])
-    ends = np.append(offsets[1:], runs[-1].end) - runs[0].begin
+    ends = np.append(offsets[1:], runs[-1].end) - runs[0].begin - np.repeat([run.tail for run in runs], counts)
     properties = PropertySpans(np.frombuffer(data, np.uint8), ends - lengths, lengths)
     prefixes = np.array([_prefix(run.topic) for run in runs], np.uint32).repeat(counts)
     records, hashes = _keys(properties, prefixes)
