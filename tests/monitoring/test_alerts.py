@@ -376,9 +376,9 @@ def check_alerts(directory: Path, cases: list[dict[str, object]]) -> None:
 def after_17_minutes(up: str, dead_letters: str, *, fires: bool) -> dict[str, object]:
     """A test of promtool: whether the alert of dead letters fires then."""
     broker = 'job="rocketmq",instance="a:5557"'
-    of_group = {"cluster": "c", "consumer_group": "billing", "topic": "Orders"}
-    labels = ",".join(f'{name}="{value}"' for name, value in of_group.items())
-    summary = "Messages of Orders became dead letters of group billing"
+    of_group = {"cluster": "c", "consumer_group": "billing"}
+    labels = ",".join(f'{name}="{value}"' for name, value in {**of_group, "topic": "%RETRY%billing"}.items())
+    summary = "Group billing has new dead letters in %DLQ%billing"
     expected = [{"exp_labels": {"severity": "warning", **of_group}, "exp_annotations": {"summary": summary}}]
     return {
         "interval": "1m",
