@@ -357,9 +357,12 @@ def test_a_stored_message_is_a_success_although_a_hook_takes_long(
     mq: FakeCluster, produce: Produce, how: str, status: SendStatus
 ) -> None:
     """Also after another attempt, for which an asynchronous send has a timer of its own."""
+    seconds, hook = 2.0, Order()
+    hook.may_end.set()
+    producer = produce(send_hooks=[hook], send_timeout=20.0)
+    producer.send(MESSAGE)  # the route and the connection take no time of the next one
     answers = iter([says(ResponseCode.SYSTEM_BUSY, "busy"), STATUSES[status]])
     respond(mq, lambda request: next(answers)(request))
-    seconds, hook = 2.0, Order()
     begun = time.monotonic()
 
     def after(context: SendContext) -> None:
@@ -367,8 +370,6 @@ def test_a_stored_message_is_a_success_although_a_hook_takes_long(
             until(lambda: time.monotonic() > begun + seconds + 0.1)
 
     hook.after = after  # type: ignore[method-assign]
-    producer = produce(send_hooks=[hook], send_timeout=20.0)
-    begun = time.monotonic()
     assert done(producer, how, timeout=seconds).status is status
     settled(producer, [])
 

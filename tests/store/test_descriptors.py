@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import threading
@@ -26,7 +27,8 @@ _OPEN = Path("/proc/self/fd")
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Use all descriptors of this process, with a low limit."""
+    """Use all descriptors of this process, with a low limit. Another thread may close one in the meantime."""
+    gc.collect()  # garbage has descriptors
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     highest = max(int(path.name) for path in _OPEN.iterdir())
@@ -78,8 +80,6 @@ def test_the_store_goes_on_without_a_free_descriptor(make_store: MakeStore) -> N
     expected: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(5)}
     expected[0].append(b"before")
     with no_descriptor_left():
-        with pytest.raises(OSError, match="Too many open files"):
-            os.open(os.devnull, os.O_RDONLY)
         for number in range(300):
             body = b"%d " % number * 100
             put(store, "T", number % 5, body, b"KEYS\x01k%d" % number)
