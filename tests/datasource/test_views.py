@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
+from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.parse import parse_given
@@ -21,10 +23,13 @@ from spark_rocket.datasource.options.parsers import VIEW_NAMES
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options, view_schema
-from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError
+from spark_rocket.errors import OptionError, ProtocolError, RemotingConnectError, SchemaError, TopicNotFoundError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 Row = dict[str, Any]
 
@@ -57,6 +62,22 @@ def read(cluster: str | LocalCluster, view: str, schema: StructType | None = Non
         assert batch.schema.equals(arrow_schema(schema))
         rows += batch.to_pylist()
     return rows
+
+
+@pytest.mark.live
+def test_messages_that_cannot_be_decoded_do_not_hide_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Their producer marked them as compressed, and did not compress them."""
+    with LocalCluster(in_process=True) as running, RemotingClient() as client:
+        topic = running.create_topic("orders", 1)
+        wire = Wire(client, running.broker_address)
+        for body, sys_flag in ((b"one", 0), (b"damaged", 1), (b"two", 0)):
+            assert wire.send(topic, body, {"KEYS": "k"}, f=sys_flag).code == 0
+        look_up = partial(read_arrow, topic, name_server=running.name_server, lookup_keys="k")
+        until(lambda: look_up(columns=["queueOffset"]).read_all().num_rows == 3)
+        assert [row["body"] for row in read(running, "messages", subscribe=topic, key="k")] == [b"one", b"two"]
+        assert "orders/broker-a/0@1: [PROTOCOL_ERROR] The message at offset 1: Invalid zlib body" in caplog.text
+        with pytest.raises(ProtocolError, match="message 1 of orders/broker-a/0 cannot be decoded"):
+            look_up().read_all()
 
 
 @pytest.mark.live
@@ -153,7 +174,7 @@ def test_unavailable_brokers(
     with caplog.at_level(logging.WARNING):
         assert {row["brokerName"] for row in read(cluster, "queues")} == {"broker-a"}
     for name in ("broker-b", "broker-c"):  # of a broker without a master, a slave is queried
-        assert f"the view queues lacks the data of broker {name}: [CONNECT_FAILED]" in caplog.text
+        assert f"the view queues lacks the data of {name}: [CONNECT_FAILED]" in caplog.text
     rows = {row["brokerName"]: row for row in read(cluster, "brokers")}
     assert {name: row["error"] is None for name, row in rows.items()} == {
         "broker-a": True,

@@ -40,8 +40,9 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.model import UNIQ_KEY, MessageExt, MessageQueue
+from spark_rocket.protocol import Buffer
 from spark_rocket.protocol.ids import decode_offset_msg_id
-from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.record.messages import UndecodableError, decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.messages import QueryMessageRequestHeader, ViewMessageRequestHeader
@@ -237,7 +238,7 @@ class BrokerIndex:
         answer = self._ask(queue, RequestCode.QUERY_MESSAGE, header.to_ext(), ResponseCode.QUERY_NOT_FOUND)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return IndexResult()
-        return IndexResult(decode_messages(answer.body, queue.broker_name), answer.body)
+        return IndexResult(_heads(answer.body, queue), answer.body)
 
     def view(self, queue: MessageQueue, physical_offset: int) -> IndexResult:
         """Return the message at a log position. Brokers respond with SYSTEM_ERROR if no message begins there."""
@@ -246,7 +247,7 @@ class BrokerIndex:
         if answer.code == ResponseCode.SYSTEM_ERROR:
             return IndexResult()
         try:
-            found = decode_messages(answer.body, queue.broker_name)
+            found = _heads(answer.body, queue)
         except ProtocolError:
             return IndexResult()
         is_there = [one.physical_offset for one in found] == [physical_offset]
@@ -267,8 +268,16 @@ class BrokerIndex:
         )
 
 
+def _heads(records: Buffer, queue: MessageQueue) -> list[MessageExt]:
+    """Decode messages for their ids, keys and places: a damaged body must not hide the others."""
+    try:
+        return decode_messages(records, queue.broker_name)
+    except UndecodableError:
+        return decode_messages(records, queue.broker_name, check_crc=False, decompress=False)
+
+
 def _message(pulled: PullResult, queue: MessageQueue, offset: int) -> MessageExt | None:
     if pulled.status is not PullStatus.FOUND:
         return None
-    found = decode_messages(pulled.records, queue.broker_name)
+    found = _heads(pulled.records, queue)
     return next((message for message in found if message.queue_offset == offset), None)

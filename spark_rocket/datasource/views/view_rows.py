@@ -36,9 +36,10 @@ from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.errors import ProtocolError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, MessageQueue
 from spark_rocket.protocol.record.columns import decode_records
+from spark_rocket.protocol.record.messages import damaged_record
 from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 Row = dict[str, Any]
@@ -85,7 +86,7 @@ def _report(options: ViewOptions, failed: Failures, is_nothing: bool) -> None:
     for name, error in failed.items():
         if is_nothing:
             raise error
-        log.warning("the view %s lacks the data of broker %s: %s", options.view, name, error)
+        log.warning("the view %s lacks the data of %s: %s", options.view, name, error)
 
 
 def _cluster(admin: Admin, options: ViewOptions, failed: Failures) -> Iterator[Row]:
@@ -203,9 +204,18 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
         for name, queue in sorted(brokers.items()):
             try:
                 records = b"".join(_hits(index, queue, options))
-                if records:
-                    yield columns.conform(decode_records(records, columns.columns, broker_name=name))
                 has_responded = True
+                while records:
+                    try:
+                        yield columns.conform(decode_records(records, columns.columns, broker_name=name))
+                        break
+                    except ProtocolError:
+                        damaged = damaged_record(records)
+                        if damaged is None:
+                            raise
+                        where = MessageQueue(topic, name, damaged.queue_id).name
+                        failed[f"{where}@{damaged.queue_offset}"] = damaged
+                        records = records[: damaged.position] + records[damaged.end :]
             except RocketError as error:
                 failed[name] = error
     _report(options, failed, not has_responded)
