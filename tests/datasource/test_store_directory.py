@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.arrow import read_arrow
 from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -20,6 +21,7 @@ from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.errors import (
     OffsetsError,
     OptionError,
+    ProtocolError,
     StoreError,
     StoreLockedError,
     TopicNotFoundError,
@@ -280,6 +282,18 @@ def test_compressed_bodies_and_inner_batches(directory: Path) -> None:
         "endingOffsets": '{"Orders": {"broker-a": {"0": 4}}}',
     }
     assert bodies(directory, subscribe="Orders", **bounds) == [b"inner 1", b"inner 2"]
+
+
+def test_messages_before_an_undecodable_one_are_read(directory: Path) -> None:
+    store = opened(small(directory))
+    for body, sys_flag in ((b"0", 0), (b"1", 0), (b"not compressed", 0x1), (b"3", 0)):
+        put(store, "Orders", 0, body, sys_flag=sys_flag)
+    store.close()
+    batches = read_arrow(store_path=directory, columns="body")
+    assert batches.read_next_batch().column("body").to_pylist() == [b"0", b"1"]
+    with pytest.raises(ProtocolError, match=r"The record with queue offset 2, .*: Invalid zlib body"):
+        batches.read_next_batch()
+    assert len(read(directory, "queueOffset")) == 4
 
 
 def test_deleted_topics_stay_deleted(directory: Path) -> None:

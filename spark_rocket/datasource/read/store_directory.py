@@ -44,6 +44,7 @@ from spark_rocket.datasource.stream_offsets import LATEST, Positions
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.messages import damaged_record
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.queues.queue_table import is_storable
@@ -302,18 +303,23 @@ def read_span_task(task: SpanTask, options: ReadOptions, projection: Projection)
         run = selection.run(block)
         if not len(run):
             continue
+        problem: ProtocolError | None = None
         try:
             batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
         except ProtocolError as error:
-            raise ProtocolError(
-                f"{task.span.path}: a record from offset {block.base} to {block.base + len(block.data)} cannot "
-                f"be decoded: {error.message}",
-                remedy="Narrow it down with arrowBatchBytes=1024. Select columns without body (.schema(…)) if only "
-                "bodies are unreadable, or begin after the record with startingOffsets as JSON.",
-            ) from error
+            problem, damaged = error, damaged_record(run)
+            run = run[: 0 if damaged is None else damaged.position]
+            batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
         batch = bounds.filter(batch)
         for start in range(0, batch.num_rows, rows):
             yield projection.conform(batch.slice(start, rows))
+        if problem is not None:
+            raise ProtocolError(
+                f"{task.span.path}: a record from offset {block.base} to {block.base + len(block.data)} cannot "
+                f"be decoded: {problem.message}",
+                remedy="Narrow it down with arrowBatchBytes=1024. Select columns without body (.schema(…)) if only "
+                "bodies are unreadable, or begin after the record with startingOffsets as JSON.",
+            ) from problem
 
 
 def _next(blocks: Iterator[RecordBlock], task: SpanTask) -> RecordBlock | None:
