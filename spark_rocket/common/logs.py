@@ -8,7 +8,8 @@ form       a line
 =========  ===========================================================================================================
 
 Times are UTC. Fields come from ``extra=fields(path=…)``. Control characters are escaped, so that data of a peer cannot
-start a new line. Values of secrets (``secretKey=…``, passwords, tokens) are masked in every record.
+start a new line, and long messages are cut. Values of secrets (``secretKey=…``, passwords, tokens) are masked in every
+record.
 
 With a directory, ``<name>.log`` receives all lines; it rotates at a size, and a fixed number of old files is retained.
 WARNING and above go to stderr as well. Without a directory everything goes to stderr.
@@ -38,11 +39,13 @@ FORMS = ("text", "json")
 PACKAGE = "spark_rocket"
 _MIB = 1 << 20
 _MAX_KEYS = 1_000
+_MAX_CHARACTERS = 32_768  # of a message
+_MAX_SECRET = 1_024
 _LOCK_TIMEOUT_S = 1.0
 _HANDLER_MARK = "_spark_rocket_handler"
 
 _SECRET = re.compile(
-    r"((?:secret[_-]?key|security[_-]?token|password|passwd|credential|authorization|signature)\w*"
+    r"((?:secret[_-]?key|security[_-]?token|password|passwd|credential|authorization|signature)\w{0,32}"
     r"\\?[\"']?\s*[=:\x01]\s*)"
     r"(?:(\")(?:[^\"\\]|\\.)*\"|(')(?:[^'\\]|\\.)*'|(\\?[\"']?)[^\s\"',;}&\x01\x02]+)",
     re.IGNORECASE,
@@ -69,6 +72,13 @@ class _Formatter(logging.Formatter):
     def _time(self, record: logging.LogRecord) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
+    def _message(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if len(text) <= _MAX_CHARACTERS:
+            return mask(text)
+        cut = mask(text[: _MAX_CHARACTERS + _MAX_SECRET])[:_MAX_CHARACTERS]  # no secret is cut before it is masked
+        return f"{cut}… ({len(text):,} characters)"
+
     def _fields(self, record: logging.LogRecord) -> Mapping[str, object]:
         found = getattr(record, "fields", None)
         return found if isinstance(found, Mapping) else {}
@@ -87,7 +97,7 @@ class TextFormatter(_Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         name = record.name.removeprefix(f"{PACKAGE}.")
-        line = f"{self._time(record)} {record.levelname} {name} {record.getMessage()}"
+        line = f"{self._time(record)} {record.levelname} {name} {self._message(record)}"
         for key, value in self._fields(record).items():
             text = str(value)
             line += f" {key}={json.dumps(text, ensure_ascii=False) if not text or _QUOTED.search(text) else text}"
@@ -97,7 +107,7 @@ class TextFormatter(_Formatter):
 
 
 _QUOTED = re.compile(r"[\s\"=]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -112,7 +122,7 @@ class JsonFormatter(_Formatter):
             "time": self._time(record),
             "level": record.levelname,
             "logger": record.name,
-            "message": mask(record.getMessage()),
+            "message": self._message(record),
         }
         for key, value in self._fields(record).items():
             plain = value if isinstance(value, int | float | bool) or value is None else str(value)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,11 +64,29 @@ def test_a_line_of_json_has_them_too() -> None:
 
 
 def test_what_a_peer_sent_cannot_begin_another_line() -> None:
-    forged = "x\n2023-11-14T22:13:20.250Z ERROR broker.server all is lost\r\u2028\x1b[2J"
+    forged = "x\n2023-11-14T22:13:20.250Z ERROR broker.server all is lost\r\u2028\x1b[2J\x9b2J"
     for formatter in (TextFormatter(), JsonFormatter()):
         line = formatter.format(record("from %s", forged, peer=forged))
         assert len(line.splitlines()) == 1
         assert "\x1b" not in line
+        assert "\x9b" not in line
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_what_a_peer_sent_is_cut(formatter: logging.Formatter) -> None:
+    """A remark may have 16 MiB, and lines push others out of the rotating files."""
+    line = formatter.format(record("remark: %s", "password" * 250_000))
+    assert len(line) < 40_000
+    assert "2,000,008 characters" in line
+    secret = f"{'x' * (logs._MAX_CHARACTERS - 30)} secretKey='hunter2 hunter2 hunter2'"
+    assert "hunter2" not in formatter.format(record("%s", secret))
+
+
+def test_time_to_look_for_secrets_is_linear() -> None:
+    text = "password" * 10_000
+    begun = time.perf_counter()
+    assert mask(text) == text
+    assert time.perf_counter() - begun < 3, "quadratic: 20 s"
 
 
 @pytest.mark.parametrize(
