@@ -58,7 +58,8 @@ _RESERVED = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
-_DOUBLE = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)\Z")
+# Possessive quantifiers: no backtracking over the digits of a text that is not a number.
+_DOUBLE = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)\Z")
 _INT_RANGE = range(-(1 << 31), 1 << 31)
 _LONG_RANGE = range(-(1 << 63), 1 << 63)
 _SMALLEST_DOUBLE = 5e-324
