@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.puller import Puller, PullSettings, pause_after
 from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
@@ -142,6 +142,16 @@ def test_a_pull_commits_nothing() -> None:
     world.pending[0].set_result(found([5]))
     assert world.asked == [(0, "a"), (6, "a")]
     assert world.committed == [None, None]
+
+
+@pytest.mark.parametrize(("end", "reason"), [(9, "was reset"), (5, "was reset"), (4, "has no message")])
+def test_the_reason_of_another_offset_is_logged(end: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A reset by an administrator is not a loss of messages."""
+    world = World()
+    world.start()
+    world.puller.next_offset = 5
+    world.pending[0].set_result(PullResult(PullStatus.OFFSET_ILLEGAL, 2, 0, end, memoryview(b"")))
+    assert f"the offset 5 {reason} (offsets 0 to {end}): the group continues at 2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,11 @@ def test_an_illegal_message_of_another_kind() -> None:
     assert refused(ResponseCode.MESSAGE_ILLEGAL, "the properties contain a NUL character").remedy == ""
 
 
+def test_a_timed_message_for_a_broker_without_timers() -> None:
+    remark = "accurate timer message is not enabled, timerWheelEnable is false"
+    assert "delay_level" in refused(ResponseCode.SYSTEM_ERROR, remark).remedy
+
+
 @pytest.mark.parametrize(
     ("code", "remark", "words"),
     [

@@ -218,10 +218,12 @@ class Puller:
             if not found.from_master:  # a slave that lags behind has outdated offsets
                 self._later(turn, ERROR_DELAY_S)
                 return False
+            is_reset = found.min_offset <= self.next_offset <= found.max_offset
             logger.warning(
-                "%s has no message at offset %d (offsets %d to %d): the group continues at %d",
+                "%s: the offset %d %s (offsets %d to %d): the group continues at %d",
                 process_queue.queue,
                 self.next_offset,
+                "was reset" if is_reset else "has no message",
                 found.min_offset,
                 found.max_offset,
                 found.next_offset,

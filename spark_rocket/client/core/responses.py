@@ -93,6 +93,7 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
             " maxMessageSize. Up to 4.9.3 it limits the stored size of all messages of a batch together.",
         ),
         (ResponseCode.SYSTEM_ERROR, _TEMPORARY.pattern, "Retry after a moment."),
+        (ResponseCode.SYSTEM_ERROR, "timerwheelenable is false", "Set it to true at the broker, or use delay_level."),
         # 4.x has no separate code for these.
         (ResponseCode.SYSTEM_ERROR, "aclexception.*permission", _PLAIN_ACL),
         (ResponseCode.SYSTEM_ERROR, "aclexception", _ACCOUNT),
