@@ -8,6 +8,9 @@ Corresponds to mqnamesrv, mqbroker and mqadmin.
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import logging
 import os
 import sys
@@ -19,7 +22,7 @@ import spark_rocket
 from spark_rocket.cli.text import print_problem
 from spark_rocket.cli.verbs import VerbGroup, commands_with
 from spark_rocket.common.extras import requires
-from spark_rocket.common.system import check_system
+from spark_rocket.common.system import check_system, hold_standard_descriptors
 from spark_rocket.errors import RocketError
 
 COMPLETE_VARIABLE = "_ROCKET_COMPLETE"
@@ -93,8 +96,25 @@ def completion(shell: str) -> None:
     click.echo(maker(rocket, {}, "rocket", COMPLETE_VARIABLE).source())
 
 
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Return characters that the terminal's encoding does not have as in JSON, so that JSON stays valid."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("rocket.escape", _escaped)
+
+
+def _escape_characters() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="rocket.escape")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit status. SystemExit(2) if it is invalid."""
+    hold_standard_descriptors()
+    _escape_characters()
     if arguments is None and COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
@@ -107,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             check_system()
             status: int | None = rocket.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # the parent process has closed it
+            sys.stdout.flush()
     except click.exceptions.Exit as end:
         # --help and --version end the process themselves, as in any program.
         if end.exit_code == 0:

@@ -1,4 +1,4 @@
-"""The operating system: supported systems, the clock, available cores, and the C library's memory.
+"""The operating system: supported systems, standard streams, the clock, available cores, the C library's memory.
 
 Supported are Linux and macOS. Windows lacks system calls that connections and files need: ``poll``, ``flock``, timeouts
 of blocking sends, ``fork``.
@@ -30,6 +30,17 @@ def check_system() -> None:
             "spark_rocket does not support Windows; it supports Linux and macOS.",
             remedy="Run it in WSL 2 (wsl --install), together with Spark and Python.",
         )
+
+
+def hold_standard_descriptors() -> None:
+    """Open /dev/null as each standard stream that the parent process has closed.
+
+    Otherwise a socket or a file gets its number: libuv aborts the process when it closes one below 3, and messages of
+    libraries on the standard error stream end in a file.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(opened)
 
 
 def now_ms() -> int:

@@ -27,6 +27,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from spark_rocket.common.system import hold_standard_descriptors
 from spark_rocket.errors import StateError
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()
+    hold_standard_descriptors()
     return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
 
 

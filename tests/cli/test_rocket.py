@@ -28,6 +28,7 @@ from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
 from tests.cli.conftest import Run
 from tests.kit.ports import listening
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -349,7 +350,39 @@ def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-# --- store check ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_standard_streams_that_the_parent_has_closed(closed: int, tmp_path: Path) -> None:
+    """A socket must not get the number of one: libuv aborts the process that closes it."""
+    arguments = command("up", "--data", tmp_path, "--no-metrics", *PORTS)
+    program = f"import os; os.close({closed}); os.execv({sys.executable!r}, {arguments!r})"
+    places = [subprocess.DEVNULL if number == closed else subprocess.PIPE for number in range(3)]
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=places[0], stdout=places[1], stderr=places[2])
+    try:
+        until((tmp_path / "store" / "lock").exists)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_verb_whose_standard_stream_is_closed(closed: int) -> None:
+    program = f"import os; os.close({closed}); os.execv({sys.executable!r}, {command('options')!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_characters_that_the_terminal_does_not_have(name_server: str, run: Run) -> None:
+    body = "ünï → 🎉"
+    assert run("message", "send", "unicode", body, "-n", name_server).status == 0
+    arguments = command("message", "tail", "unicode", "--from", "earliest", "--no-follow", "-n", name_server)
+    environment = os.environ | {"PYTHONIOENCODING": "gbk", "PYTHONUTF8": "0"}
+    for extra in ([], ["--json"]):
+        done = subprocess.run([*arguments, *extra], capture_output=True, env=environment, timeout=60, check=True)
+        text = done.stdout.decode("gbk")
+        assert "→ \\ud83c\\udf89" in text
+        if extra:
+            assert json.loads(text)["body"] == body
 
 
 # --- quick ------------------------------------------------------------------------------------------------------
