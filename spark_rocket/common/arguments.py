@@ -222,11 +222,14 @@ def _takes(function: Callable[..., object], parameters: list[object]) -> bool:
     if not parameters:
         return True
     try:
-        inspect.signature(function).bind(*parameters)
+        # Not the signature of a function that a decorator wraps: the decorator may add or remove arguments.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return True
+    try:
+        signature.bind(*parameters)
     except TypeError:
         return False
-    except ValueError:  # some functions in C have no signature
-        return True
     return True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -21,7 +22,7 @@ from spark_rocket.client.consume.pull import pull, pull_result
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.common.arguments import check, hints_of
 from spark_rocket.errors import RocketError
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
 from tests.client.producing import Decides
 
@@ -244,7 +245,23 @@ def test_listeners_take_messages_and_context(place: str, listener: Any) -> None:
         PushConsumer("orders", name_server="a:1", **{place: listener})
 
 
-@pytest.mark.parametrize("listener", [lambda *given: None, lambda messages, context, more=1: None, max])
+def with_database(listener: Callable[..., None]) -> Callable[..., None]:
+    @wraps(listener)
+    def decorated(messages: list[MessageExt], context: object) -> None:
+        listener("database", messages, context)
+
+    return decorated
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [
+        lambda *given: None,
+        lambda messages, context, more=1: None,
+        max,
+        with_database(lambda database, messages, context: None),
+    ],
+)
 def test_listeners_may_take_more(listener: Any) -> None:
     PushConsumer("orders", listener, name_server="a:1").close()
 
