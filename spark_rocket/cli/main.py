@@ -106,6 +106,14 @@ def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
 codecs.register_error("rocket.escape", _escaped)
 
 
+def _open_standard_streams() -> None:
+    """Replace streams that the parent process has closed. Python has None for them, and ``print`` then uses stdout."""
+    hold_standard_descriptors()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", errors="backslashreplace", closefd=False))
+
+
 def _escape_characters() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="rocket.escape")
@@ -113,7 +121,7 @@ def _escape_characters() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit status. SystemExit(2) if it is invalid."""
-    hold_standard_descriptors()
+    _open_standard_streams()
     _escape_characters()
     if arguments is None and COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
@@ -127,8 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             check_system()
             status: int | None = rocket.invoke(context)
-        if sys.stdout is not None:  # the parent process has closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.exceptions.Exit as end:
         # --help and --version end the process themselves, as in any program.
         if end.exit_code == 0:

@@ -367,9 +367,15 @@ def test_standard_streams_that_the_parent_has_closed(closed: int, tmp_path: Path
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_verb_whose_standard_stream_is_closed(closed: int) -> None:
-    program = f"import os; os.close({closed}); os.execv({sys.executable!r}, {command('options')!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    def output(*arguments: str) -> tuple[int, bytes, bytes]:
+        program = f"import os; os.close({closed}); os.execv({sys.executable!r}, {command(*arguments)!r})"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    status, out, problems = output("help")  # a table
+    assert (status, bool(out), problems) == (0, closed != 1, b"")
+    status, out, problems = output("store", "check", "/no/such/store")
+    assert (status, out, bool(problems)) == (1, b"", closed != 2)
 
 
 def test_characters_that_the_terminal_does_not_have(name_server: str, run: Run) -> None:
