@@ -194,12 +194,12 @@ def _fitting(shown: Table, width: int) -> tuple[list[Column], list[Column]]:
 
 def document(value: object) -> None:
     """Print one indented JSON document."""
-    print(json.dumps(value, ensure_ascii=False, indent=2, default=_json))
+    print(escape_controls(json.dumps(value, ensure_ascii=False, indent=2, default=_json)))
 
 
 def line(value: object) -> None:
     """Print one JSON document on one line and flush it."""
-    print(json.dumps(value, ensure_ascii=False, default=_json), flush=True)
+    print(escape_controls(json.dumps(value, ensure_ascii=False, default=_json)), flush=True)
 
 
 def _json(value: object) -> object:

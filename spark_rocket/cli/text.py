@@ -5,6 +5,7 @@ Thread-safety: one thread.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -45,11 +46,14 @@ def camel(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def escape_controls(text: str, out: TextIO | None = None) -> str:
-    """Escape control characters if the output (default: stdout) is a terminal: peers choose names, ids and texts."""
+    """Escape control characters if the output (default: stdout) is a terminal: peers choose names, ids and texts.
+
+    As in JSON, so that JSON stays valid.
+    """
     if text.isprintable() or not (out or sys.stdout).isatty():
         return text
     hidden = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*"\n\t"}
-    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
+    return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden})
 
 
 def print_problem(text: str) -> None:
@@ -61,7 +65,7 @@ def print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [text.rjust(widths[i]) if i in right else text.ljust(widths[i]) for i, text in enumerate(row)]
-        print("  ".join(cells).rstrip())
+        print(escape_controls("  ".join(cells).rstrip()))
 
 
 class Bar:

@@ -40,9 +40,9 @@ def test_a_terminal_is_not_driven_by_messages(monkeypatch: pytest.MonkeyPatch) -
     assert message_show.body_text(nasty.encode(), "text") == nasty, "into a file it goes as it is"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     shown = message_show.body_text(nasty.encode(), "text")
-    assert shown == "\\x1b[2Jred\\x07 \\u202e\\u200b\\x9b31m ok ✓"
+    assert shown == "\\u001b[2Jred\\u0007 \\u202e\\u200b\\u009b31m ok ✓"
     assert message_show.body_text(b"a\tb\nc", "text") == "a\tb\nc"
-    assert message_show.body_line(b'{"a": "\xc2\x9b31m"}', "json") == '{"a": "\\x9b31m"}'
+    assert message_show.body_line(b'{"a": "\xc2\x9b31m"}', "json") == '{"a": "\\u009b31m"}'
 
 
 @pytest.mark.parametrize(

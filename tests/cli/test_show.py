@@ -60,7 +60,7 @@ def test_a_terminal_gets_the_columns_that_fit(monkeypatch: pytest.MonkeyPatch, w
 
 def test_a_terminal_is_not_driven_by_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They choose the ids of clients, names, properties, stacks and the remarks of errors."""
-    nasty, shown = "\x1b[2J\x9b31m", "\\x1b[2J\\x9b31m"
+    nasty, shown = "\x1b[2J\x9b31m", "\\u001b[2J\\u009b31m"
     terminal = at_a_terminal(monkeypatch)
     show.table([{"topic": nasty}], [Column("topic")], title=f"title {nasty}", foot=f"foot {nasty}")
     show.record({f"name {nasty}": f"value {nasty}"}, f"record {nasty}")
@@ -70,6 +70,12 @@ def test_a_terminal_is_not_driven_by_peers(monkeypatch: pytest.MonkeyPatch) -> N
     assert [line for line in said.splitlines() if line.startswith(shown)]
     for word in ("title", "foot", "name", "value", "record"):
         assert f"{word} {shown}" in said
+
+    for print_json in (show.document, show.line):
+        terminal = at_a_terminal(monkeypatch)
+        print_json({"tags": f"{nasty}\U000e0001"})
+        assert json.loads(terminal.getvalue()) == {"tags": f"{nasty}\U000e0001"}
+        assert shown in terminal.getvalue()
 
     problems = Terminal()
     monkeypatch.setattr(sys, "stderr", problems)

@@ -18,6 +18,7 @@ import pytest
 from spark_rocket.cli.text import Bar
 from spark_rocket.common.units import moment_text, size_text
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.store import StoreConfig
 from tests import golden
 from tests.cli.conftest import Run
@@ -422,6 +423,21 @@ def test_an_empty_store(tmp_path: Path, rocket: Run) -> None:
     for verb in ("check", "dump", "stats"):
         assert rocket(verb, tmp_path).status == 0
     assert rocket("rebuild", tmp_path).failed("queues cannot be rebuilt without a log")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_terminal_is_not_driven_by_stored_messages(
+    tmp_path: Path, rocket: Run, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    config = small(tmp_path / "store")
+    opened_store = opened(config)
+    put(opened_store, "orders", 0, b"body", encode_properties({"TAGS": "\x9b31m"}))
+    opened_store.close()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    said = rocket("dump", config.store_path, *form)
+    assert said.status == 0
+    assert "\\u009b31m" in said.out
+    assert "\x9b" not in said.out
 
 
 # --- progress ---------------------------------------------------------------------------------------------------

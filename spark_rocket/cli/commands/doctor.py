@@ -30,6 +30,7 @@ from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
 from spark_rocket.cli.commands.doctor_servers import check_servers
 from spark_rocket.cli.commands.doctor_sink import SinkNames, check_exactly_once
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.text import escape_controls
 from spark_rocket.model import READER_GROUP
 
 PROBLEM_FOUND = 3
@@ -110,7 +111,7 @@ def doctor(
             show.line(asdict(finding))
             continue
         grade = show.coloured(f"{finding.grade:>7}", _COLOURS[finding.grade])
-        print(f"{grade}  {finding.about}: {finding.text}", flush=True)
+        print(f"{grade}  {finding.about}: {escape_controls(finding.text)}", flush=True)
         if finding.remedy:
             print(f"         {finding.remedy}")
     if not as_json:

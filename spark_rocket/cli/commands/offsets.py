@@ -29,6 +29,7 @@ from spark_rocket.cli.commands.offset_rows import connected, limits_of, print_ro
 from spark_rocket.cli.commands.offset_target import TARGETS, OffsetTarget, only_queue, positions_of, target_options
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.text import escape_controls
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.units import moment_text
 from spark_rocket.errors import ClientError
@@ -130,7 +131,8 @@ def preview(link: Link, topics: tuple[str, ...], where: OffsetTarget, limit: int
             print(f"{queue.name}: {max(0, high - start):,} messages, [{start}, {high}){partition}{lost}")
             for message in found:
                 label = " ".join(filter(None, (message.tags, message.keys)))
-                print(f"  {message.queue_offset:>10}  {moment_text(message.store_timestamp)}  {label}")
+                when = moment_text(message.store_timestamp)
+                print(f"  {message.queue_offset:>10}  {when}  {escape_controls(label)}")
         if not as_json:
             print(f"total: {total:,} messages, Spark partitions: {len({*partitions.values()}):,}")
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, limit, moment, number, past, store_directory
-from spark_rocket.cli.text import Bar, camel, print_problem, print_table
+from spark_rocket.cli.text import Bar, camel, escape_controls, print_problem, print_table
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.units import moment_text, size_text
 from spark_rocket.errors import ConfigError, StateError
@@ -126,7 +126,8 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
     problems.sort(key=lambda problem: (kinds.index(problem.kind), problem.path, problem.offset))
     counts = Counter(problem.kind for problem in problems)
     for problem in problems if is_all or as_json else _first_of_each_kind(problems):
-        print(json.dumps(asdict(problem), ensure_ascii=False, default=str) if as_json else problem)
+        text = json.dumps(asdict(problem), ensure_ascii=False, default=str) if as_json else str(problem)
+        print(escape_controls(text))
     if not as_json:
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not is_all:
@@ -220,7 +221,7 @@ def dump(
                 bar.clear()
                 print_problem(f"damaged: {found}")
                 continue
-            print(json.dumps(to_json(found), ensure_ascii=False) if as_json else _line(found))
+            print(escape_controls(json.dumps(to_json(found), ensure_ascii=False) if as_json else _line(found)))
             count += 1
             if count == limit:
                 break
