@@ -178,5 +178,5 @@ class Owner:
     def holds(self, process_queue: ProcessQueue) -> bool:
         return process_queue in self.held
 
-    def forget(self, process_queue: ProcessQueue) -> int:
-        return process_queue.commit_offset
+    def forget(self, process_queue: ProcessQueue) -> None:
+        self.held.discard(process_queue)

@@ -64,27 +64,29 @@ def listener_call(one: Owner, queue: ProcessQueue) -> Iterator[Callable[[], None
         end()
 
 
+@pytest.mark.parametrize("marks", [False, True])
 @pytest.mark.parametrize("ends", ["close", "own"])
-def test_a_release_that_is_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+def test_a_release_that_is_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch, ends: str, marks: bool) -> None:
     """By the next call, at each line. Another thread has started the queues."""
     monkeypatch.setattr(owned_queues, "CLOSE_SECONDS", 0.0)
     for at in range(1, 1_000):
         brokers = Brokers()
-        one = Owner(brokers, orderly=True)
+        one = Owner(brokers, orderly=not marks, marks=marks)
         starting = threading.Thread(target=one.balance)
         starting.start()
         starting.join()
         every = [one.of(queue) for queue in Q]
-        release = one.queues.close if ends == "close" else partial(one.queues.own, ())
+        one.held.update(every)
+        close = partial(one.queues.close, mark=marks)
+        release = close if ends == "close" else partial(one.queues.own, (), mark=marks)
         reached, _ = at_line(at, interrupt, release, PARTS)
-        if ends == "close":
-            one.queues.close()
-        else:
+        if ends == "own":
             one.balance()
             assert one.owned() == [0, 1, 2, 3], at
             for queue in every:
                 assert queue.dropped is not (one.of(queue.queue) is queue), at
-            one.queues.close()
+        close()
+        assert one.held == set(), at
         assert brokers.owners == {}, at
         assert brokers.offsets.keys() == set(Q), at
         assert one.queues._table.leaving == one.queues._table.wanted == {}, at

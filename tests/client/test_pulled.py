@@ -96,7 +96,7 @@ def test_dropped_messages_are_not_returned() -> None:
     rig = Rig()
     rig.pull(0, 2)
     assert rig.take(limit=1) == [(0, 0)]
-    assert rig.pulled.forget(rig.queues[0]) == 1
+    rig.pulled.forget(rig.queues[0])
     rig.pull(0, 2)
     assert rig.take() == []
     assert not rig.pulled.holds(rig.queues[0])

@@ -71,17 +71,17 @@ class QueueTable:
         self.leaving: dict[MessageQueue, ProcessQueue] = {}
         self.closed = False
 
-    def want(self, queues: Iterable[MessageQueue], topic: str | None = None) -> list[ProcessQueue]:
-        """Want exactly these queues, of one topic or of all topics. Return the running ones to release."""
+    def want(self, queues: Iterable[MessageQueue], topic: str | None = None) -> None:
+        """Want exactly these queues, of one topic or of all topics. Others leave."""
         wanted = dict.fromkeys(() if self.closed else queues)
         gone = [
             queue
             for queue, one in self.wanted.items()
             if topic in (None, queue.topic) and (queue not in wanted or self._is_leaving(one))
         ]
-        running = [one for queue in gone if (one := self._drop(queue)) is not None]
+        for queue in gone:
+            self._drop(queue)
         self.wanted |= {queue: ProcessQueue(queue) for queue in wanted if queue not in self.wanted}
-        return running
 
     def restart(self, queue: MessageQueue, offset: int | None = None) -> list[ProcessQueue]:
         """Restart a wanted queue, without a commit of its old position. Return the running one to release."""
@@ -204,14 +204,19 @@ class OwnedQueues:
 
         ``mark``: commit the positions of released queues, not only offsets that are already marked.
         """
-        wanted = list(queues)
+        wanted = dict.fromkeys(queues)
         with self._lock:
-            expired = {one.queue for one in self._table.running() if one.is_pull_expired()}
-            alive = wanted if self.marks else [queue for queue in wanted if queue not in expired]
-            gone = self._table.want(alive, topic)
+            running = self._table.running()
+            expired = set() if self.marks else {one.queue for one in running if one.is_pull_expired()}
+            alive = [queue for queue in wanted if queue not in expired]
+            if mark:  # first: the next call after an interrupt (Ctrl-C) sees only queues that did not leave
+                for one in running:
+                    if topic in (None, one.queue.topic) and one.queue not in wanted:
+                        one.marked = self.receiver.position(one)
+            self._table.want(alive, topic)
             self._table.want(wanted, topic)  # a queue whose pulls have stopped starts again
-            self._forget(gone, mark=mark)
             leaving = list(self._table.leaving.values())  # also those of a call that was interrupted
+            self._forget(leaving)
         self._release(leaving)
 
     def close(self, *, mark: bool = False) -> None:
@@ -343,12 +348,10 @@ class OwnedQueues:
 
     # --- releasing --------------------------------------------------------------------------------------------
 
-    def _forget(self, gone: list[ProcessQueue], *, mark: bool = False) -> None:
+    def _forget(self, gone: list[ProcessQueue]) -> None:
         """Discard the pulled messages of dropped queues. Lock held."""
         for one in gone:
-            position = self.receiver.forget(one)
-            if mark:
-                one.marked = position
+            self.receiver.forget(one)
 
     def _release(self, gone: list[ProcessQueue]) -> None:
         ended = [one for one in gone if not one.lock_consume.locked()]  # otherwise the thread of the call notices it

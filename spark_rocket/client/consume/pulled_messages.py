@@ -124,15 +124,12 @@ class PulledMessages:
         """Whether pulls of the queue are pending."""
         return process_queue in self._pending
 
-    def forget(self, process_queue: ProcessQueue) -> int:
-        """Drop a queue and its pending messages; return its position."""
+    def forget(self, process_queue: ProcessQueue) -> None:
+        """Drop a queue and its pending messages."""
         with self._lock:
-            position = self.position(process_queue)
             process_queue.dropped = True
-            pending = self._pending.pop(process_queue, None)
-            if pending is not None:
-                self._count -= pending.count
-            return position
+            self._pending.pop(process_queue, None)
+            self._count = sum(each.count for each in self._pending.values())
 
     def wake(self) -> None:
         for _ in range(len(self._waiting)):

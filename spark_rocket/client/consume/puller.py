@@ -74,8 +74,8 @@ class PullReceiver(Protocol):
     def holds(self, process_queue: ProcessQueue) -> bool:
         """Whether messages of the queue will be consumed even if its next offset turns out to be invalid."""
 
-    def forget(self, process_queue: ProcessQueue) -> int:
-        """Discard the messages of a dropped queue; return its position."""
+    def forget(self, process_queue: ProcessQueue) -> None:
+        """Discard the messages of a dropped queue; it may be called again."""
 
 
 @dataclass(frozen=True, slots=True)

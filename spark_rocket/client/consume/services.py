@@ -275,9 +275,8 @@ class ConsumeService(ABC, Generic[Work, Context]):
         """Return False: messages of a dropped queue are not passed to the listener."""
         return False
 
-    def forget(self, process_queue: ProcessQueue) -> int:
-        """Return the position of a dropped queue."""
-        return process_queue.commit_offset
+    def forget(self, process_queue: ProcessQueue) -> None:
+        """A dropped queue has its messages until its last call has ended."""
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
