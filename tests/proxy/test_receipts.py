@@ -383,7 +383,7 @@ def test_an_ack_that_is_cancelled_during_a_renewal(client: Consuming, during: di
     async def cancelled() -> None:
         ack = asyncio.ensure_future(client.acked(message))
         await asyncio.sleep(0)
-        assert client.renewals.count == 0
+        assert not ack.done(), "it waits for the renewal"
         ack.cancel()
         await asyncio.wait((ack,))
 
@@ -442,6 +442,44 @@ def test_two_concurrent_requests_for_a_dead_letter(client: Consuming, during: di
     client.settle_all()
     assert [one.body for one in client.wire.messages(f"%DLQ%{client.group}")] == [b"poison"]
     assert during == {}
+
+
+@pytest.mark.parametrize("order", ["first fails last", "second fails last", "second fails first"])
+def test_two_concurrent_acks_of_which_one_fails(client: Consuming, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """Both use the handle of the renewal."""
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    client.live(55_000)
+    ask, requests = client.cluster.ask, list[RequestCode]()
+    fails, other_first = (0 if order == "first fails last" else 1), order != "second fails first"
+    done = asyncio.Event()
+
+    async def ask_twice(broker: str, code: RequestCode, *rest: Any, **named: Any) -> RemotingCommand:
+        number = len(requests)
+        requests.append(code)
+        if number == fails:
+            if other_first:
+                await done.wait()
+            else:
+                done.set()
+            raise RemotingConnectError("connection refused")
+        if not other_first:
+            await done.wait()
+        response = await ask(broker, code, *rest, **named)
+        done.set()
+        return response
+
+    async def both() -> list[int]:
+        acks = await asyncio.gather(client.acked(message), client.acked(message))
+        return [ack.status.code for ack in acks]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.cluster, "ask", ask_twice)
+        assert sorted(client.do(both())) == [Code.OK, Code.INTERNAL_SERVER_ERROR]
+    assert client.renewals.count == 0
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
 
 
 def test_a_client_that_leaves_during_an_ack_that_fails(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:

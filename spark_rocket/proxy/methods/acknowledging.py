@@ -116,8 +116,7 @@ class AckFamily(Family):
 
     def _settle(self, taken: Taken, result: StatusError | None) -> None:
         """Renew a message again after a failed request, unless its handle is invalid."""
-        if result is not None and result.code != _Code.INVALID_RECEIPT_HANDLE:
-            self._renewals.put_back(taken)
+        self._renewals.settle(taken, failed=result is not None and result.code != _Code.INVALID_RECEIPT_HANDLE)
 
 
 def check_invisible_time(milliseconds: int, least: int) -> None:

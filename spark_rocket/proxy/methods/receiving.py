@@ -301,6 +301,8 @@ class ReceiveFamily(Family):
         """Release messages that the client did not receive."""
         if popped:
             taken = [self._renewals.take(asked.client_id, asked.group, each.handle) for each in popped]
+            for each in taken:
+                self._renewals.settle(each)
             self._renewals.release(asked.group, asked.topic, taken, unseen=True)
 
 

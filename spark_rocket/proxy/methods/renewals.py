@@ -12,6 +12,7 @@ a renewal is refused           no more renewals: it was acked, or becomes visibl
 the client is gone             checked every 5 s and at each renewal: the message becomes visible
 an ack or a change fails       the message is renewed again, because its client repeats the request
 it comes during a renewal      it waits for the renewal, which ends the handle before
+two of them at once            both use the valid handle; if one succeeds, the message is not renewed again
 too many renewed messages      ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
 the proxy stops                renewed messages become visible soon; others can be acked for their minute
 proxy or broker is killed      it becomes visible at the end of its time
@@ -54,7 +55,7 @@ _SLACK = 1_000
 class _Renewed:
     """A renewed message. ``handle``: the client's handle; ``latest``: the valid one, unless a renewal is in flight."""
 
-    __slots__ = ("dropped", "due", "handle", "kept", "latest", "number", "renewal", "since", "times", "topic")
+    __slots__ = ("dropped", "due", "handle", "kept", "latest", "number", "renewal", "since", "takers", "times", "topic")
 
     def __init__(self, kept: _ClientMessages, topic: str, handle: str, since: int) -> None:
         self.kept = kept
@@ -66,6 +67,7 @@ class _Renewed:
         self.due = 0
         self.number: int | None = None  # of its valid entry in the heap
         self.renewal: asyncio.Task[None] | None = None
+        self.takers = 0  # requests in flight that use its handle
         self.dropped = False
 
     @property
@@ -87,7 +89,7 @@ class _ClientMessages:
 
 
 class Taken(NamedTuple):
-    """A message that is not renewed any more. ``given``: the client's handle; ``renewed``: None if it never was."""
+    """A message that is not renewed now. ``given``: the client's handle; ``renewed``: None if it never was."""
 
     given: str
     renewed: _Renewed | None
@@ -123,9 +125,7 @@ class Renewals:
         self._closed = True
         self.timer.close()
         for kept in tuple(self._kept.values()):
-            self._release_all(kept, [one for one in kept.messages.values() if one.has_old_handle])
-            for renewed in tuple(kept.messages.values()):
-                self._drop(renewed)
+            self._drop_all(kept)
 
     def check_room(self) -> None:
         """Raise StatusError if there are too many renewed messages."""
@@ -138,46 +138,42 @@ class Renewals:
     def keep(self, client_id: str, group: str, topic: str, handle: str) -> None:
         """Start renewing a message."""
         now = self._cluster.clock()
-        kept = self._kept.get((client_id, group))
+        key = client_id, group
+        kept = self._kept.get(key)
         if kept is None:
-            kept = _ClientMessages(client_id, group, seen=self._is_member(client_id, group))
+            if not self._kept:
+                self._next_check = now + _CHECK_INTERVAL_MS
+                self.timer.expect(self._next_check)
+            kept = self._kept[key] = _ClientMessages(client_id, group, seen=self._is_member(client_id, group))
         if handle not in kept.messages:
-            renewed = _Renewed(kept, topic, handle, now)
-            self._keep(renewed)
+            renewed = kept.messages[handle] = _Renewed(kept, topic, handle, now)
+            self.count += 1
             self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
 
-    def _keep(self, renewed: _Renewed) -> None:
-        former = renewed.kept
-        key = former.client_id, former.group
-        if not self._kept:
-            self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
-            self.timer.expect(self._next_check)
-        kept = renewed.kept = self._kept.setdefault(key, former)
-        kept.seen |= former.seen  # the client may have left in the meantime
-        kept.messages[renewed.handle] = renewed
-        renewed.dropped = False
-        self.count += 1
-
     def take(self, client_id: str, group: str, handle: str) -> Taken:
-        """Stop renewing a message that is acked, changed or dead."""
+        """Do not renew a message while it is acked, changed or made a dead letter; call ``settle`` next."""
         kept = self._kept.get((client_id, group))
         renewed = kept.messages.get(handle) if kept is not None else None
         if renewed is not None:
-            self._drop(renewed)
+            renewed.takers += 1
+            renewed.number = None
         return Taken(handle, renewed)
 
-    def put_back(self, taken: Taken) -> None:
-        """Renew a message again whose request failed: otherwise its client's handle would mean an old receipt."""
+    def settle(self, taken: Taken, *, failed: bool = False) -> None:
+        """Stop renewing a message, unless its requests failed: then its client uses the first handle again."""
         renewed = taken.renewed
         if renewed is None:
             return
-        if self._closed:
-            if renewed.has_old_handle:
-                self._release_all(renewed.kept, [renewed])
+        renewed.takers -= 1
+        if renewed.dropped:
             return
-        self._keep(renewed)
-        if renewed.renewal is None:  # its end plans the next one
-            self._plan(renewed, max(renewed.due, self._cluster.clock()))
+        if not failed:
+            self._drop(renewed)
+        elif not renewed.takers:
+            if self._closed:
+                self._drop_all(renewed.kept)
+            elif renewed.renewal is None:  # its end plans the next one
+                self._plan(renewed, max(renewed.due, self._cluster.clock()))
 
     def client_left(self, client_id: str, groups: Iterable[str]) -> None:
         """Handle the end of a client."""
@@ -187,16 +183,16 @@ class Renewals:
     def client_gone(self, client_id: str, group: str) -> None:
         """Make the messages of a client visible soon."""
         kept = self._kept.get((client_id, group))
-        if kept is None:
-            return
-        self._release_all(kept, kept.messages.values())
-        for renewed in tuple(kept.messages.values()):
-            self._drop(renewed)
+        if kept is not None:
+            self._drop_all(kept)
 
-    def _release_all(self, kept: _ClientMessages, messages: Iterable[_Renewed]) -> None:
+    def _drop_all(self, kept: _ClientMessages) -> None:
+        """Release the messages that no request uses; at a stop, only those whose client has an old handle."""
         of_topics: dict[str, list[Taken]] = {}
-        for renewed in messages:
-            of_topics.setdefault(renewed.topic, []).append(Taken(renewed.handle, renewed))
+        for renewed in [one for one in kept.messages.values() if not one.takers]:
+            if renewed.has_old_handle or not self._closed:
+                of_topics.setdefault(renewed.topic, []).append(Taken(renewed.handle, renewed))
+            self._drop(renewed)
         for topic, taken in of_topics.items():
             self.release(kept.group, topic, taken)
 
@@ -275,7 +271,7 @@ class Renewals:
             renewed.latest = await receipts.change_invisible(group, topic, await receipts.read(renewed.latest), ms)
         except RemotingError as error:  # broker unavailable: some seconds are left for a retry
             _log.debug("renewal of a message of %s for %s will be retried: %s", topic, group, error.message)
-            if not renewed.dropped:
+            if not renewed.dropped and not renewed.takers:
                 self._plan(renewed, now + _RETRY_DELAY_MS)
             return
         except (StatusError, RocketError) as error:
@@ -284,5 +280,5 @@ class Renewals:
                 self._drop(renewed)
             return
         renewed.times += 1
-        if not renewed.dropped:
+        if not renewed.dropped and not renewed.takers:
             self._plan(renewed, now + ms - _AHEAD_MS)
