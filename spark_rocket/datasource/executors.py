@@ -77,7 +77,7 @@ def _check_connection(remote: str) -> None:
     try:
         socket.create_connection((url.hostname or "", url.port or _CONNECT_PORT), _CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"no connection to {remote}: {error}") from None
+        raise ConnectionError(f"no connection to sc://{url.netloc}: {error}") from None  # its path may have a token
 
 
 def _through_connect(session: SparkSession, task: Callable[[], str]) -> list[str]:

@@ -165,10 +165,11 @@ def test_a_failing_job() -> None:
 
 def test_spark_connect_that_does_not_respond(no_address: str) -> None:
     def ask() -> list[dict[str, object]]:
-        return ask_executors([], remote=f"sc://{no_address}/;user_id=ann")
+        return ask_executors([], remote=f"sc://{no_address}/;user_id=ann;token=s3cr3t")
 
     (found,) = doctor_machine.check_executors(ask)
-    assert found.text.startswith(f"the job failed: no connection to sc://{no_address}")
+    assert found.text.startswith(f"the job failed: no connection to sc://{no_address}: ")
+    assert "s3cr3t" not in found.text
     assert "--remote" in found.remedy
 
 
