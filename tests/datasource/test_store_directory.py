@@ -294,6 +294,8 @@ def test_messages_before_an_undecodable_one_are_read(directory: Path) -> None:
     with pytest.raises(ProtocolError, match=r"The record with queue offset 2, .*: Invalid zlib body"):
         batches.read_next_batch()
     assert len(read(directory, "queueOffset")) == 4
+    after = json.dumps({"Orders": {"broker-a": {"0": 3}}})
+    assert bodies(directory, subscribe="Orders", startingOffsets=after) == [b"3"]
 
 
 def test_deleted_topics_stay_deleted(directory: Path) -> None:

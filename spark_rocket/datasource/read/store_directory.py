@@ -110,6 +110,7 @@ _SPAN_BYTES = 128 << 20
 _MIN_SPAN_BYTES = 4096
 _MAX_CLOCK_STEP_MS = 60_000  # store times increase with offsets, unless a clock was set back a little
 _NO_OFFSET = 2**63 - 1
+_PLACE = ("topic", "queueId", "queueOffset")
 _REMEDY = (
     "failOnDataLoss=false reads the complete records. To read the rest, restore the file from a copy. To serve the "
     "complete records from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory. If the "
@@ -303,13 +304,16 @@ def read_span_task(task: SpanTask, options: ReadOptions, projection: Projection)
         run = selection.run(block)
         if not len(run):
             continue
-        problem: ProtocolError | None = None
-        try:
-            batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
-        except ProtocolError as error:
-            problem, damaged = error, damaged_record(run)
-            run = run[: 0 if damaged is None else damaged.position]
-            batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
+        batch, problem = None, None
+        while batch is None:
+            try:
+                batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
+            except ProtocolError as error:
+                damaged = damaged_record(run)
+                if damaged is None or bounds.contain(run[damaged.position : damaged.end]):
+                    problem, run = error, run[: 0 if damaged is None else damaged.position]
+                else:
+                    run = memoryview(b"".join((run[: damaged.position], run[damaged.end :])))
         batch = bounds.filter(batch)
         for start in range(0, batch.num_rows, rows):
             yield projection.conform(batch.slice(start, rows))
@@ -425,7 +429,14 @@ class _Bounds:
         for option, position in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
             if position.offsets is not None:
                 self._sides.append((option, position.offsets))
-        self.columns = ("topic", "queueId", "queueOffset") if self._sides else ()
+        self.columns = _PLACE if self._sides else ()
+
+    def contain(self, record: memoryview) -> bool:
+        """Whether a damaged record is in the range, as far as it shows its place."""
+        try:
+            return len(self.filter(decode_records(record, _PLACE, broker_name=""))) > 0
+        except ProtocolError:  # a damaged inner batch
+            return True
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for option, positions in self._sides:
