@@ -73,16 +73,17 @@ _DECODER, STRICT = _decoder(Number), _decoder(_refuse)
 # Not part of a parsed object; JSON's null is None.
 ABSENT: Any = object()
 _LONE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair: escapes of whole pairs are one character
-_BASE64_UNIT = re.compile(r"[\0- ]*([A-Za-z0-9+/=]{4})[\0- ]*")
+# Possessive quantifiers: no backtracking over the digits or blanks of a string that is not a value.
+_BASE64 = re.compile(r"(?:[\0- ]*+[A-Za-z0-9+/=]{4})*+[\0- ]*+")  # blanks are between units of four characters
 _SPACE = " \t\r\n"
-_BLANKS = "".join(map(chr, range(33)))
+_NO_BLANKS = dict.fromkeys(range(33))
 _WHOLE = re.compile(r"-?\d+")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?", re.ASCII)
 _SPECIAL = {"NaN": "nan", "+INF": "inf", "-INF": "-inf"} | {f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")}
 _MOMENT = re.compile(
     r"\s*([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[T ](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?|(\d\d)(\d\d)(?:(\d\d)(?:\.(\d*))?)?)"
-    r"\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?\s*",
+    r"\s*+(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?\s*",
     re.ASCII,
 )
 _DAY = re.compile(r"\s*([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*|\s*)", re.ASCII | re.DOTALL)
@@ -305,8 +306,10 @@ def _whole(text: str) -> str:
 def _binary(value: Any) -> bytes:
     if not isinstance(value, str) or isinstance(value, Number):
         raise _wrong(value, "a string of base64")
+    if not _BASE64.fullmatch(value):
+        raise _wrong(value, "base64")
     try:
-        return base64.b64decode(_BASE64_UNIT.sub(r"\1", value).strip(_BLANKS), validate=True)
+        return base64.b64decode(value.translate(_NO_BLANKS), validate=True)
     except ValueError:
         raise _wrong(value, "base64") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from datetime import UTC as ZONE
 from datetime import date, datetime
 from decimal import Decimal
@@ -21,7 +22,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
 from spark_rocket.datasource.bodies.decoding import BAD, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
-from spark_rocket.datasource.bodies.json_values import converter, parse_object
+from spark_rocket.datasource.bodies.json_values import Rules, converter, parse_object
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import OptionError, SchemaError
@@ -380,13 +381,32 @@ def test_strings_with_half_of_a_surrogate_pair_are_those_of_from_json() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [("QUJD\\nREVG", b"ABCDEF"), (" QQ==\\n", b"A"), ("QUJD REVG", b"ABCDEF"), ("", b""), (" ", b""), ("QR==", b"A"),
-     ("QU JD", None), ("QQ", None), ("Q-_=", None), ("QUJDQ", None)],
+     ("QU JD", None), ("Q QUJD REV", None), ("QQ", None), ("Q-_=", None), ("QUJDQ", None)],
 )  # fmt: skip
 def test_base64_is_that_of_from_json(text: str, value: bytes | None) -> None:
     found = JsonDecoder(pa.schema([("b", pa.binary())])).decode(bodies(f'{{"b":"{text}"}}'.encode()))
     assert found.columns[0].to_pylist() == [value]
     assert bool(found.bad) == (value is None)
     assert all(reason.endswith("is not base64") for reason in found.bad.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.float64(), "1" * 10_000 + "x"),
+        (pa.decimal128(10, 2), "1" * 10_000 + "x"),
+        (pa.binary(), " " * 40_000 + "x"),
+        (pa.binary(), "QUJD" + " " * 40_000 + "x"),
+        (UTC, "2026-01-01T10" + " " * 40_000 + "x"),
+    ],
+)
+def test_a_string_that_is_almost_a_value_takes_linear_time(kind: pa.DataType, text: str) -> None:
+    """Anybody who may send could stop a query with it."""
+    begun = time.perf_counter()
+    for quoted in (False, True):
+        read = JsonDecoder(pa.schema([("b", kind)]), Rules(quoted=quoted))
+        assert 0 in read.decode(bodies(f'{{"b":"{text}"}}'.encode())).bad
+    assert time.perf_counter() - begun < 2
 
 
 def test_null_and_other_values_of_variants_and_empty_structs() -> None:
