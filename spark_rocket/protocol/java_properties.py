@@ -80,12 +80,13 @@ def expand_variables(value: str, environment: Mapping[str, str]) -> str:
             return str(Path.cwd())
         return environment.get(name, match[0])
 
-    return _VARIABLE.sub(fill, value)
+    end = value.rfind("}") + 1  # the pattern is slow where no end follows
+    return _VARIABLE.sub(fill, value[:end]) + value[end:]
 
 
 def has_variable(value: str) -> bool:
     """Whether :func:`expand_variables` might change the value, in some environment."""
-    return _VARIABLE.search(value) is not None
+    return "}" in value.partition("${")[2]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:

@@ -1,5 +1,7 @@
 """Java properties text, by cases and by round trip."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import (
     edit_properties,
     expand_variables,
+    has_variable,
     parse_properties,
     render_properties,
 )
@@ -98,3 +101,14 @@ def test_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand_variables("${user.home}/store", {}) == "/home/someone/store"
     assert expand_variables("${ROCKETMQ_HOME}/x-${A}", {"ROCKETMQ_HOME": "/opt/mq"}) == "/opt/mq/x-${A}"
     assert expand_variables("$plain", {"plain": "no"}) == "$plain"
+    assert expand_variables("${A}${A", {"A": "a"}) == "a${A"
+    assert [has_variable(text) for text in ("${A}", "x${", "}${A", "${A${A}")] == [True, False, False, True]
+
+
+def test_variables_without_an_end_take_linear_time() -> None:
+    """A value may come from a request."""
+    text = "${" * 40_000
+    begun = time.perf_counter()
+    assert expand_variables(text, {}) == text
+    assert not has_variable(text)
+    assert time.perf_counter() - begun < 3, "quadratic: 25 s"
