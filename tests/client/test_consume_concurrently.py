@@ -14,7 +14,7 @@ import pytest
 from spark_rocket.client.consume import concurrently as module
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeHooks
-from spark_rocket.client.consume.process_queue import START_TIME
+from spark_rocket.client.consume.process_queue import START_TIME, StartTime
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import MessageExt
@@ -274,16 +274,27 @@ def test_expired_messages_are_returned_sixteen_at_a_time(rig: Callable[..., Rig]
     one, queue = rig(), queue_at()
     messages = decode_messages(found(range(20)).records)
     for message in messages[:18]:
-        message.properties[START_TIME] = "1000"
+        message.properties[START_TIME] = StartTime(1000)
     queue.put(messages, 20)
     one.service.return_expired([queue], 900)
     assert one.back.given == [(offset, 3) for offset in range(16)]
     one.service.return_expired([queue], 900)
     assert queue.commit_offset == 18  # the other calls have not started
     one.back.refuses = True
-    messages[18].properties[START_TIME] = "1000"
+    messages[18].properties[START_TIME] = StartTime(1000)
     one.service.return_expired([queue], 900)
     assert queue.commit_offset == 18
+
+
+def test_the_start_time_of_a_forwarded_message_does_not_expire(rig: Callable[..., Rig]) -> None:
+    """A consumer may forward its messages with all their properties; here they wait for a thread."""
+    one, queue = rig(), queue_at()
+    messages = decode_messages(found(range(2)).records)
+    for message, started in zip(messages, ("1000", "9" * 5_000), strict=True):
+        message.properties[START_TIME] = started
+    queue.put(messages, 2)
+    one.service.return_expired([queue], 900)
+    assert (one.back.given, queue.commit_offset) == ([], 0)
 
 
 def test_an_expired_call_no_longer_blocks_its_queue(rig: Callable[..., Rig]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.client.consume.process_queue import START_TIME
+from spark_rocket.client.consume.process_queue import START_TIME, StartTime
 from spark_rocket.client.consume.services import FlowControl
 from tests.client.consuming import message, queue_at
 
@@ -60,7 +60,7 @@ def test_the_first_message_expires_after_its_listener_started() -> None:
     first = message(0)
     queue.put([first], 1)
     assert queue.first_started_before(10) is None  # it waits for a thread
-    first.properties[START_TIME] = "9"
+    first.properties[START_TIME] = StartTime(9)
     assert queue.first_started_before(10) == (0, first)
     assert queue.first_started_before(9) is None
 

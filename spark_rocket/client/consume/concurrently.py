@@ -26,7 +26,7 @@ from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
 )
-from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue
+from spark_rocket.client.consume.process_queue import START_TIME, ProcessQueue, StartTime
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts, put_messages
 from spark_rocket.model import MessageExt, MessageQueue
@@ -129,7 +129,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
                 except IndexError:  # another thread took it
                     break
                 run.since = call_start
-                started = str((call_start + to_wall_clock) // 1_000_000)
+                started = StartTime((call_start + to_wall_clock) // 1_000_000)
                 offsets = []
                 for message in messages:
                     message.set_property(START_TIME, started)

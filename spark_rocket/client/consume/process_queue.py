@@ -24,6 +24,12 @@ LOCK_EXPIRED_SECONDS = 30.0
 START_TIME = "CONSUME_START_TIME"
 
 
+class StartTime(str):
+    """When a listener got a message, in ms. Its type tells it from that of a consumer which forwarded the message."""
+
+    __slots__ = ()
+
+
 class Ownership(Enum):
     """The state of a consumer's queue; see owned_queues.py."""
 
@@ -175,10 +181,10 @@ class ProcessQueue:
         if message is None:
             return None
         try:
-            started = message.get_property(START_TIME) or ""
+            started = message.get_property(START_TIME)
         except Exception:  # the listener may have corrupted its properties
-            started = "0"
-        return (offset, message) if started.isdecimal() and int(started) < limit_ms else None
+            started = StartTime(0)
+        return (offset, message) if isinstance(started, StartTime) and int(started) < limit_ms else None
 
     def is_lock_expired(self) -> bool:
         return time.monotonic() - self.last_lock > LOCK_EXPIRED_SECONDS
