@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from spark_rocket.client.core.responses import error_of
@@ -57,6 +59,18 @@ def test_an_illegal_message_is_not_always_too_large(remark: str, words: str) -> 
     assert isinstance(error, BrokerError)
     assert words in error.remedy
     assert ("smaller" in error.remedy) == (words == "smaller")
+
+
+@pytest.mark.parametrize("piece", [", ", "User:", "accessKey="])
+def test_a_remark_is_cut(piece: str) -> None:
+    """Brokers relay those of consumers to administrators and the console, and they may have 16 MiB."""
+    request = RemotingCommand.request(RequestCode.GET_CONSUMER_RUNNING_INFO, {})
+    response = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, "no permission " + piece * 20_000)
+    begun = time.perf_counter()
+    error = error_of(response, "Broker b", "the query", request=request)
+    assert time.perf_counter() - begun < 1
+    assert len(error.message) < 5_000
+    assert "no permission" in error.message
 
 
 def test_an_illegal_message_of_another_kind() -> None:

@@ -22,6 +22,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 RETRIABLE_CODES = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY}
 )
+_MAX_REMARK = 4_096  # characters: brokers relay the remarks of clients
 # Remarks of temporary errors with code 1 of Apache's brokers: busy, starting, too few replicas. Nothing was stored.
 _TEMPORARY = re.compile(r"broker busy|server is busy|under flow control|unable to service, until|replicas not enough")
 
@@ -138,6 +139,8 @@ def error_of(
     """
     code = response.code
     remark = response.remark or "no remark"
+    if len(remark) > _MAX_REMARK:
+        remark = f"{remark[:_MAX_REMARK]}…"
     if code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
         return topic_not_found(topic, address)
     if code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER) and _is_about_queue(remark):
