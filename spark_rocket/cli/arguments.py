@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import click
 from spark_rocket.common.system import now_ms
 from spark_rocket.common.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
 from spark_rocket.common.units import moment as parse_moment
+from spark_rocket.errors import ClientError
 from spark_rocket.model import MessageQueue
 
 PATH = click.Path(path_type=Path)
@@ -244,3 +246,14 @@ def ledger_queue_of(topic: str, broker: str | None, queue: int | None) -> Messag
     if queue is not None:
         raise click.UsageError("--ledger-queue needs --ledger-broker.")
     return None
+
+
+def text_of(file: Path) -> str:
+    """Return the text of a file, or of stdin for ``-``. ClientError if it is not UTF-8."""
+    is_stdin = str(file) == "-"
+    try:
+        return sys.stdin.read() if is_stdin else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ClientError(
+            f"{'stdin' if is_stdin else file}: not UTF-8 text.", remedy="Give a text file that is saved as UTF-8."
+        ) from None

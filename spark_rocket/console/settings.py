@@ -75,7 +75,11 @@ def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -
     """Read names and password hashes from a file and the environment."""
     users: dict[str, str] = {}
     if path is not None:
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not UTF-8 text.", remedy="Save the file as UTF-8.") from None
+        for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue

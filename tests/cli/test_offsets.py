@@ -201,6 +201,7 @@ def test_errors_of_files_and_groups(
     monkeypatch.setattr("sys.stdin", io.StringIO("{"))
     (tmp_path / "none.json").write_text('{"orders": {"broker-a": {"7": -2}}}')
     (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
+    (tmp_path / "binary.json").write_bytes(b"\xff")
     for arguments, message in (
         (["show"], "Missing checkpoint or group"),
         (["show", str(tmp_path / "none")], "not a checkpoint"),
@@ -211,6 +212,7 @@ def test_errors_of_files_and_groups(
             "Invalid offset 99 of orders/broker-a/0, which ends at 10",
         ),
         (["import", str(tmp_path / "missing.json"), "-g", "g"], "missing.json"),
+        (["import", str(tmp_path / "binary.json"), "-g", "g"], "binary.json: not UTF-8 text"),
         (
             ["import", str(tmp_path / "none.json"), "-g", "g"],
             "Unknown queue orders/broker-a/7. The topic has orders/broker-a/0",

@@ -56,3 +56,6 @@ def test_checkpoints_without_rocket_sources(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "0").write_text("v9\n{}\n{}")
     with pytest.raises(OffsetsError, match=r"CHECKPOINT_LOG.*'v9'"):
         read_checkpoint(tmp_path)
+    (tmp_path / "offsets" / "0").write_bytes(b"\xff\xfe")
+    with pytest.raises(OffsetsError, match="CHECKPOINT_LOG"):
+        read_checkpoint(tmp_path)

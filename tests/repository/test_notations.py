@@ -215,6 +215,9 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     hashed = "scrypt:16384:8:1:" + "A" * 22 + ":" + "A" * 43
     with pytest.raises(ConfigError, match="line 2"):  # the comment in line 1 is one
         read_users(written("users", f"# {hashed}\nwrong\n"), {})
+    (tmp_path / "users").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        read_users(tmp_path / "users", {})
 
 
 def test_a_change_at_run_time_keeps_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
+from spark_rocket.cli.arguments import PATH, exclusive, json_option, text_of, yes_option
 from spark_rocket.cli.commands import acl_users
 from spark_rocket.cli.commands.acl_users import HIDDEN, allow, deny, of_mode, one_mode, revoke, where_options
 from spark_rocket.cli.connect import Link, connection
@@ -348,10 +348,7 @@ def _has_users(access: Sequence[BrokerAccess], plain: Mapping[str, object], of_u
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
-    if file is None:
-        return secret
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
-    return text.strip()
+    return secret if file is None else text_of(file).strip()
 
 
 def _prompt_secret(access_key: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, bundle, exclusive, group_name, number, past
+from spark_rocket.cli.arguments import PATH, bundle, exclusive, group_name, number, past, text_of
 from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.errors import ClientError
 
@@ -121,9 +120,8 @@ def only_queue(
 def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
     from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, parse_offsets_option
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     ends = {LATEST: reader.max_offset, EARLIEST: reader.min_offset}
-    found = parse_offsets_option(text, "stdin" if str(file) == "-" else str(file))
+    found = parse_offsets_option(text_of(file), "stdin" if str(file) == "-" else str(file))
     return {
         queue: ends[offset](queue) if offset in ends and queue in reader.queues(queue.topic) else offset
         for queue, offset in found.items()

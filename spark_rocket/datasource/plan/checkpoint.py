@@ -78,7 +78,7 @@ def _numbers(log: Path) -> set[int]:
 def _read(directory: Path, batch: int) -> list[StreamOffset | None]:
     """Return the ends of the rocket sources in a batch, in their order; None is a source without a planned batch."""
     file = directory / "offsets" / str(batch)
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     if not lines or lines[0].strip() != "v1":
         found = lines[0].strip()[:20] if lines else ""
         raise error("BAD_OFFSETS.CHECKPOINT_LOG", file=file, found=repr(found))
