@@ -36,6 +36,8 @@ def package(output: Path) -> None:
     """
     if not output.parent.is_dir():
         raise ConfigError(f"-o {output}: directory {output.parent} does not exist.", remedy="Create it first.")
+    if output.is_dir():
+        raise ConfigError(f"-o {output} is a directory.", remedy=f"Name a file: -o {output / 'spark_rocket.zip'}")
     count = write_package(output)
     print(f"Wrote {output}: {count} files, {output.stat().st_size:,} bytes. Ship it with")
     print(f"  spark-submit --py-files {output} job.py")

@@ -340,6 +340,13 @@ def test_a_package_for_a_missing_directory(tmp_path: Path, capsys: pytest.Captur
     assert f"directory {tmp_path / 'none'} does not exist" in capsys.readouterr().err
 
 
+def test_a_package_that_would_replace_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["package", "-o", str(tmp_path)]) == 1
+    assert f"Name a file: -o {tmp_path / 'spark_rocket.zip'}" in capsys.readouterr().err
+    assert main(["package", "-o", "/"]) == 1
+    assert not tmp_path.with_name(tmp_path.name + ".new").exists()
+
+
 def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     """Like ``| head``: the pipe is closed before the first write."""
     reading, writing = os.pipe()
