@@ -87,6 +87,6 @@ def no_response(peer: str, request: Pending) -> RemotingTimeoutError:
     except ValueError:
         what = f"request code {int(request.code)}"
     return RemotingTimeoutError(
-        f"{peer} did not respond to {what} within {request.timeout:g} s.",
+        f"{peer} did not respond to {what} within {round(request.timeout, 3):g} s.",
         remedy="The request may have been executed; a longer timeout allows for slow servers.",
     )

@@ -197,6 +197,7 @@ def test_requests_to_a_peer_that_does_not_read_time_out(
 def test_timeouts_name_the_request() -> None:
     assert "b:1 did not respond to request code 2 within 0.25 s" in str(no_response("b:1", Request(SILENT, 0.25)))
     assert "b:1 did not respond to PULL_MESSAGE within 5 s" in str(no_response("b:1", Request(11, 5.0)))
+    assert "within 3 s" in str(no_response("b:1", Request(11, 2.99994)))  # what is left of a deadline
 
 
 class Exits(Request):
