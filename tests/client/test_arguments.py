@@ -7,6 +7,7 @@ checked fails, unless ``ANY`` has it with a reason.
 from __future__ import annotations
 
 import inspect
+import pickle
 import typing
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -21,7 +22,7 @@ from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer,
 from spark_rocket.client.consume.pull import pull, pull_result
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.common.arguments import check, hints_of
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
 from tests.client.producing import Decides
@@ -229,6 +230,15 @@ async def _coroutine(*_: object) -> None:
 class _Awaited:
     async def __call__(self, *_: object) -> None:
         """Nor this one."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Producer("p"), Reader, Admin, lambda: LitePullConsumer("g"), lambda: aio.Producer("p")],
+)
+def test_clients_are_not_pickled(make: Callable[[], Any]) -> None:
+    with pytest.raises(StateError, match=r"A \w+ cannot be pickled.*foreachPartition"):
+        pickle.dumps(make())
 
 
 @pytest.mark.parametrize("place", ["listener", "orderly", "batches"])

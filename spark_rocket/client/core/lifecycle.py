@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from enum import Enum
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
@@ -54,6 +54,13 @@ class Client:
         self._closed = False
         self._failed = False
         _clients.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: connections and threads belong to their process."""
+        raise StateError(
+            f"A {type(self).__name__} cannot be pickled, as for a Spark task or another process.",
+            remedy="Create it in the function that uses it: in Spark once per partition, with foreachPartition.",
+        )
 
     def after_fork(self) -> None:
         """Reset the client in a forked child: the threads of the parent do not exist there."""
