@@ -204,9 +204,13 @@ def test_results_of_available_brokers_are_shown(rocket: Run, servers: Servers, m
     said = rocket("topic", "stats", "orders")
     assert (said.status, said.err) == (1, f"rocket: b: {servers.brokers[1].address} is stuck.\n")
     assert [line.split()[:4] for line in said.out.splitlines()[1:3]] == [["a", str(i), "0", "10"] for i in (0, 1)]
-    said = rocket("message", "query-key", "orders", "none")
-    assert (said.status, said.out) == (1, "No messages with key none in topic orders on the available brokers.\n")
-    assert said.err.startswith("rocket: b: ")
+    for arguments, text in (
+        (("message", "query-key", "orders", "none"), "No messages with key none in topic orders"),
+        (("dlq", "list", "billing"), "Group billing has no dead letters"),
+    ):
+        said = rocket(*arguments)
+        assert (said.status, said.out) == (1, f"{text} on the available brokers.\n")
+        assert said.err.startswith("rocket: b: ")
 
 
 def test_a_topic_is_updated_setting_by_setting(rocket: Run, admin: Admin) -> None:

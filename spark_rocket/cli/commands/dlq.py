@@ -65,7 +65,8 @@ def list_dead_letters(
         if not found:
             known_group(admin, group, failed)
         foot = f"Showing the newest {count_text(limit)}; use --limit for more." if len(found) == limit else ""
-        messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
+        empty = show.nothing_text(f"Group {group} has no dead letters", failed)
+        messages.table(found, form, as_json, empty=empty, foot=foot)
 
 
 _GROUPS = (

@@ -225,7 +225,8 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
                 {"topic": name, "queues": len(state.queues)} | pick(state, f"topicPutTps=put_tps {_TOTALS}")
                 for name, state in admin.topic_states(infos, failed=failed).items()
             ]
-            return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty="No topics.")
+            empty = show.nothing_text("No topics", failed)
+            return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty=empty)
 
         show.show_table(fetch, watch, as_json)
 
