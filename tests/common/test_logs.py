@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,10 +82,9 @@ def test_what_a_peer_sent_is_cut(formatter: logging.Formatter) -> None:
 
 
 def test_time_to_look_for_secrets_is_linear() -> None:
-    text = "password" * 10_000
-    begun = time.perf_counter()
+    """Not a timing test: in quadratic time, it would exceed the suite's own limit."""
+    text = "password" * 200_000
     assert mask(text) == text
-    assert time.perf_counter() - begun < 3, "quadratic: 20 s"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spark_rocket.errors import ProtocolError
@@ -167,12 +165,13 @@ def test_refused_with_the_reason(text: str, why: str) -> None:
 
 
 def test_a_property_that_is_almost_a_number_takes_linear_time() -> None:
-    """Any producer may send it; brokers evaluate it for each subscription, between other requests."""
+    """Any producer may send it; brokers evaluate it for each subscription, between other requests.
+
+    Not a timing test: in quadratic time, it would exceed the suite's own limit.
+    """
     filter_ = parse_sql92("a > 1.5")
-    begun = time.perf_counter()
-    assert not filter_.matches({"a": "1" * 30_000 + "x"})
+    assert not filter_.matches({"a": "1" * 1_000_000 + "x"})
     assert filter_.matches({"a": "1" * 300})
-    assert time.perf_counter() - begun < 3, "quadratic: 25 s"
 
 
 def test_deep_and_long_expressions_are_evaluated() -> None:
