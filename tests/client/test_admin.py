@@ -156,6 +156,10 @@ def test_the_order_of_a_topic_is_repeated_for_a_name_server_that_lacks_it(
         mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(0, body=TopicConfig("t", 2, 2, 6).to_json()))
         admin.update_topic("t", order=False)
         assert len(second.of(RequestCode.DELETE_KV_CONFIG)) == 2
+        second.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b9:4"})
+        admin.update_topic("t", order=False)  # b9 has the topic, too
+        assert second.of(RequestCode.PUT_KV_CONFIG)[-1].ext_fields["value"] == "b9:4"
+        assert len(second.of(RequestCode.DELETE_KV_CONFIG)) == 2
     finally:
         second.close()
 

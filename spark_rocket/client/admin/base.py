@@ -370,6 +370,14 @@ class AdminBase(Client):
             fields = {table.position: len(whole), table.size: PAGE, "data_version": version.to_json().decode()}
             response = self._ask(address, table.query(**fields))
 
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses of all name servers."""
+        return tuple(self.instance().name_servers.addresses)
+
+    def _each_name_server(self) -> dict[str, str]:
+        return {address: address for address in self.name_servers}
+
     def _ask_name_server(self, query: Query[T]) -> T:
         """Return the response of the first name server that responds."""
         instance = self.instance()

@@ -96,14 +96,6 @@ class NameServerAdmin(AdminBase):
         )
         return {address: route for address, route in found.items() if route is not None}
 
-    @property
-    def name_servers(self) -> tuple[str, ...]:
-        """The addresses of all name servers."""
-        return tuple(self.instance().name_servers.addresses)
-
-    def _each_name_server(self) -> dict[str, str]:
-        return {address: address for address in self.name_servers}
-
     def name_server_configs(self) -> dict[str, dict[str, str]]:
         """Return the settings of every name server, by address."""
         query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", parse_settings)

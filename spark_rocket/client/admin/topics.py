@@ -275,11 +275,12 @@ class TopicAdmin(AdminBase):
     def _put_order(self, topic: str, queues: Mapping[str, int | None], *, others: bool = True) -> None:
         """Record the numbers of queues of an ordered topic in ORDER_TOPIC_CONFIG, by name or address of the broker.
 
-        None removes the broker. ``others``: whether the entries of other brokers stay. Every name server gets the
-        result, also if the first one has it: an earlier change may have failed at another.
+        None removes the broker. ``others``: whether the entries of other brokers stay, those of any name server. Every
+        name server gets the result, also if it has it: an earlier change may have failed at one of them.
         """
-        before = self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic)) if others else None
-        entries = dict(part.rpartition(":")[::2] for part in (before or "").split(";") if ":" in part)
+        query = get_kv_query(ORDER_NAMESPACE, topic)
+        before = self._ask_each(self._each_name_server(), query, None).values() if others else ()
+        entries = dict(part.rpartition(":")[::2] for text in before for part in (text or "").split(";") if ":" in part)
         known = self._known_brokers().broker_addr_table if any(":" in key for key in queues) else {}
         names = {address: name for name, broker in known.items() for address in broker.broker_addrs.values()}
         for key, count in queues.items():
