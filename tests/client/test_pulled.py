@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from itertools import accumulate
 
 import pytest
@@ -13,6 +14,8 @@ from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.record import messages, unwrap
+from spark_rocket.protocol.record.layout import COMPRESSED
 from tests.kit.scripted import record, undecodable
 
 
@@ -177,6 +180,19 @@ def test_batches_before_an_undecodable_message_are_returned(damaged: bytes) -> N
         with pytest.raises(ProtocolError, match=r"offset 3: The message at offset 3: .*Seek to offset 4 "):
             rig.take()
     assert rig.positions()[0] == 3
+
+
+def test_batches_before_an_undecodable_message_though_the_bodies_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for decoder in (messages, unwrap):
+        monkeypatch.setattr(decoder, "MAX_RUN_BYTES", 5_000)
+    rig = Rig()
+    large = [record(offset, zlib.compress(bytes(2_000)), sys_flag=COMPRESSED) for offset in range(4)]
+    records = b"".join([*large, undecodable(4), record(5)])
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 6, 0, 6, memoryview(records)))
+    batches = rig.pulled.take_batches(0)
+    assert [batch.column("queueOffset").to_pylist() for batch in batches] == [[0, 1], [2, 3]]
+    with pytest.raises(ProtocolError, match=r"Seek to offset 5 "):
+        rig.pulled.take_batches(0)
 
 
 def test_batches_and_messages_of_one_pull() -> None:

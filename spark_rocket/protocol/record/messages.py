@@ -225,13 +225,19 @@ def decode_messages(
 
 
 def damaged_record(buffer: Buffer) -> UndecodableError | None:
-    """Return the first record of a run that a columnar decoder cannot decode; None if the run itself is damaged."""
-    try:
-        decode_messages(buffer, check_crc=False)
-    except UndecodableError as damaged:
-        return damaged
-    except ProtocolError:
-        pass
+    """Return the first record of a run that a columnar decoder cannot decode; None if the run itself is damaged.
+
+    The run may have any decompressed size: its messages are not collected.
+    """
+    raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
+    position = 0
+    while position <= len(raw) - FIXED_SIZE:
+        try:
+            _, size, _ = _decode_unusual(raw, position, "", False, True, 0)
+        except ProtocolError as error:
+            damaged = UndecodableError(error, [], raw, position)
+            return damaged if position < damaged.end <= len(raw) else None
+        position += size
     return None
 
 
