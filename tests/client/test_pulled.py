@@ -15,7 +15,7 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.record import messages, unwrap
-from spark_rocket.protocol.record.layout import COMPRESSED
+from spark_rocket.protocol.record.layout import COMPRESSED, UNWRAP_MASK
 from tests.kit.scripted import record, undecodable
 
 
@@ -193,6 +193,17 @@ def test_batches_before_an_undecodable_message_though_the_bodies_are_too_large(m
     assert [batch.column("queueOffset").to_pylist() for batch in batches] == [[0, 1], [2, 3]]
     with pytest.raises(ProtocolError, match=r"Seek to offset 5 "):
         rig.pulled.take_batches(0)
+
+
+def test_the_way_past_an_undecodable_inner_batch_that_begins_earlier() -> None:
+    """A pull within it returns all of it."""
+    rig = Rig()
+    rig.queues[0].begin(3)
+    inner_batch = record(0, b"not compressed", sys_flag=COMPRESSED | UNWRAP_MASK)
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 9, 0, 9, memoryview(inner_batch)))
+    for take in (rig.take, lambda: rig.pulled.take_batches(0)):
+        with pytest.raises(ProtocolError, match=r"at offset 3: .*Seek to offset 4 "):
+            take()
 
 
 def test_batches_and_messages_of_one_pull() -> None:

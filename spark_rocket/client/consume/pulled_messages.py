@@ -219,7 +219,9 @@ class PulledMessages:
                 try:
                     items, rest = items_of(process_queue, one)
                 except ProtocolError as error:
-                    after = one.result.next_offset if one.damaged is None else one.damaged.queue_offset + 1
+                    after = one.result.next_offset
+                    if one.damaged is not None:  # an inner batch may begin before the position
+                        after = max(one.start, one.damaged.queue_offset) + 1
                     raise ProtocolError(
                         f"Cannot decode messages of {process_queue.queue} at offset {one.start}: {error.message}",
                         remedy=f"Seek to offset {after} or later. {error.remedy}".rstrip(),
