@@ -95,6 +95,30 @@ def test_a_release_that_is_interrupted_is_completed(monkeypatch: pytest.MonkeyPa
     assert at > 100
 
 
+def test_a_rebalance_during_a_close_drops_no_position() -> None:
+    brokers = Brokers()
+    one = Owner(brokers, marks=True)
+    one.balance()
+    lock = one.queues._lock
+
+    class Taken:
+        """Another thread has it first."""
+
+        def __enter__(self) -> None:
+            one.queues._lock = lock
+            balancing = threading.Thread(target=one.balance)
+            balancing.start()
+            balancing.join()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    one.queues._lock = Taken()  # type: ignore[assignment]
+    one.queues.close(mark=True)
+    assert brokers.offsets.keys() == set(Q)
+
+
 def test_queues_move_with_members(brokers: Brokers) -> None:
     one = Owner(brokers)
     one.balance()

@@ -199,10 +199,13 @@ class OwnedQueues:
 
     # --- owning -----------------------------------------------------------------------------------------------
 
-    def own(self, queues: Iterable[MessageQueue], topic: str | None = None, *, mark: bool = False) -> None:
+    def own(
+        self, queues: Iterable[MessageQueue], topic: str | None = None, *, mark: bool = False, forever: bool = False
+    ) -> None:
         """Own exactly these queues, of one topic or of all topics: release others now; ``start`` starts new ones.
 
-        ``mark``: commit the positions of released queues, not only offsets that are already marked.
+        ``mark``: commit the positions of released queues, not only offsets that are already marked. ``forever``: own no
+        others later.
         """
         wanted = dict.fromkeys(queues)
         with self._lock:
@@ -213,6 +216,7 @@ class OwnedQueues:
                 for one in running:
                     if topic in (None, one.queue.topic) and one.queue not in wanted:
                         one.marked = self.receiver.position(one)
+            self._table.closed |= forever
             self._table.want(alive, topic)
             self._table.want(wanted, topic)  # a queue whose pulls have stopped starts again
             leaving = list(self._table.leaving.values())  # also those of a call that was interrupted
@@ -221,8 +225,7 @@ class OwnedQueues:
 
     def close(self, *, mark: bool = False) -> None:
         """Release all queues permanently. Waits for requests of other threads, but not for calls of the listener."""
-        self._table.closed = True
-        self.own((), mark=mark)
+        self.own((), mark=mark, forever=True)
         with self._lock:
             if not self._changed.wait_for(self._is_released, CLOSE_SECONDS):
                 left = ", ".join(map(str, self._table.leaving))
