@@ -201,8 +201,9 @@ class RouteInfoManager:
             self._check_place(holder, cluster, address, data_version, channel)
         self._check_cluster(broker, broker_id, cluster, address, channel)
         if holder is not None:
-            message = "broker %s, id %d, moved to %s from %s"
-            self._log(channel, logging.WARNING, message, broker.broker_name, broker_id, address, holder.address)
+            message = "broker %s, id %d, moved to %s (cluster %s) from %s (cluster %s)"
+            places = (address, cluster, holder.address, holder.cluster)
+            self._log(channel, logging.WARNING, message, broker.broker_name, broker_id, *places)
             self._remove_live((holder.cluster, holder.address))
         # A promoted slave, or a demoted master, was registered under another id.
         for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:

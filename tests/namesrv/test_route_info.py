@@ -273,10 +273,11 @@ def test_a_broker_that_registers_under_another_name(tables: Tables) -> None:
     assert tables.cluster_info().cluster_addr_table == {}
 
 
-def test_a_broker_that_registers_in_another_cluster(tables: Tables) -> None:
+def test_a_broker_that_registers_in_another_cluster(tables: Tables, caplog: pytest.LogCaptureFixture) -> None:
     tables.register(T, cluster="c")
     tables.now += 61  # a restart that its name server did not notice
     tables.register(T, cluster="d")
+    assert "broker a, id 0, moved to a0:1 (cluster d) from a0:1 (cluster c)" in caplog.text
     route = tables.route("T")
     assert route is not None
     assert [broker.cluster for broker in route.broker_datas] == ["d"]
