@@ -116,8 +116,8 @@ class Link:
     def partial(self) -> Iterator[tuple[Admin, Failures]]:
         """Open an admin for a verb that shows what is available.
 
-        The verb passes the dict to the admin's methods (``failed=failed``). The brokers in it are printed at its end,
-        and the exit status is 1 then.
+        The verb passes the dict to the admin's methods (``failed=failed``). What is in it is printed at the end, and
+        the exit status is 1 then.
         """
         failed: Failures = {}
         with self.admin() as admin:

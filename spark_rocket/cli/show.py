@@ -287,7 +287,7 @@ def show_table(fetch: Callable[[], tuple[object, Table]], seconds: float | None,
 
 
 def print_failures(failed: Mapping[str, RocketError]) -> None:
-    """Print the brokers that did not respond, and the reasons, on stderr."""
+    """Print the brokers that did not respond, or the undecodable messages, and the reasons, on stderr."""
     for text in _reasons(failed):
         print_problem(text)
 

@@ -15,7 +15,7 @@ from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID
 
 Failures = dict[str, RocketError]
-"""The errors of brokers that did not respond, by broker name."""
+"""Errors by the names of brokers that did not respond, or the places of messages that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
