@@ -576,11 +576,17 @@ def test_a_message_whose_ack_fails_after_the_stop_is_returned(tmp_path: Path, mo
         assert world.bodies() == [b"a"]
 
 
-def test_messages_acked_soon_use_no_memory(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_acked_soon_use_no_memory(
+    client: Consuming, away: list[RequestCode], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(renewals, "_SLACK", 10)
     client.register()
     client.send(b"kept")
     (kept,) = client.receive(auto_renew=True)
+    for _ in range(20):
+        away.append(RequestCode.ACK_MESSAGE)
+        client.ack(kept)
+    assert len(client.renewals._due) <= 13
     for _ in range(3):
         client.send(*(b"%02d" % number for number in range(30)))
         messages = client.receive(auto_renew=True)

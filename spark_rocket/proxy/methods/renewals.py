@@ -156,7 +156,7 @@ class Renewals:
         renewed = kept.messages.get(handle) if kept is not None else None
         if renewed is not None:
             renewed.takers += 1
-            renewed.number = None
+            self._cancel(renewed)
         return Taken(handle, renewed)
 
     def settle(self, taken: Taken, *, failed: bool = False) -> None:
@@ -207,11 +207,15 @@ class Renewals:
     def _drop(self, renewed: _Renewed) -> None:
         kept = renewed.kept
         renewed.dropped = True
-        renewed.number = None
         del kept.messages[renewed.handle]
         self.count -= 1
         if not kept.messages:
             del self._kept[kept.client_id, kept.group]
+        self._cancel(renewed)
+
+    def _cancel(self, renewed: _Renewed) -> None:
+        """Cancel the planned renewal."""
+        renewed.number = None
         if len(self._due) > 2 * self.count + _SLACK:  # most messages are acked before their renewal
             self._due = [entry for entry in self._due if entry[2].number == entry[1]]
             heapq.heapify(self._due)
