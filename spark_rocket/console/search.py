@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.client import Admin, Reader
+from spark_rocket.client.admin.messages import check_times
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
 from spark_rocket.console.responses import Refused
 from spark_rocket.errors import ClientError, ProtocolError, RocketError
@@ -48,8 +49,9 @@ class SearchFilter:
     @classmethod
     def of(cls, begin_ms: int, end_ms: int, tags: str, text: str) -> SearchFilter:
         try:
+            check_times(begin_ms, end_ms)
             return cls(begin_ms, end_ms, parse_tags(tags), text.encode())
-        except ProtocolError as error:
+        except (ClientError, ProtocolError) as error:
             raise Refused(error.message, remedy=error.remedy) from None
 
     def place(self, message: MessageExt) -> int | None:

@@ -213,6 +213,13 @@ def test_results_of_available_brokers_are_shown(rocket: Run, servers: Servers, m
         assert said.err.startswith("rocket: b: ")
 
 
+@pytest.mark.parametrize("verb", [("message", "query-key", "orders", "none"), ("dlq", "list", "billing")])
+def test_a_range_of_times_that_ends_before_it_begins(rocket: Run, verb: tuple[str, ...]) -> None:
+    """It finds nothing, which does not mean that there is no such message."""
+    said = rocket(*verb, "--from", "2026-01-02T00:00Z", "--to", "2026-01-01T00:00Z")
+    assert said.failed("Invalid range of times")
+
+
 def test_a_topic_is_updated_setting_by_setting(rocket: Run, admin: Admin) -> None:
     assert rocket("topic", "create", "work", "--queues", "3", "--attribute", "message.type=FIFO").status == 0
     said = rocket("topic", "update", "work", "--perm", "R", "--write-queues", "1")

@@ -98,6 +98,10 @@ def test_results_do_not_depend_on_budget_and_page_size(page: Page, monkeypatch: 
     assert pages > 1
 
 
+def test_a_range_of_times_that_ends_before_it_begins(page: Page) -> None:
+    assert page.find(TOPIC, 400, begin=2, end=1)["remedy"] == "Give an end that is not before the beginning."
+
+
 def test_the_filter_by_tag_is_exact_and_accepts_several(page: Page) -> None:
     for tags, wanted in (("red", {"red"}), ("red||blue", {"red", "blue"}), (" green || blue ", {"green", "blue"})):
         rows, _ = every(page, tags=tags)

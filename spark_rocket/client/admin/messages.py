@@ -25,6 +25,7 @@ from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_o
 from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
+from spark_rocket.common.units import moment_text
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, RocketError, TopicNotFoundError
 from spark_rocket.model import (
     BAD_RECORD_PROPERTIES,
@@ -68,6 +69,15 @@ _NOT_COPIED = frozenset((
     "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
     "INNER_NUM", "INNER_BASE", "__CRC32#", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT",
 ))  # fmt: skip
+
+
+def check_times(begin_ms: int, end_ms: int | None) -> None:
+    """Raise a ClientError for a range of times that ends before it begins: it would find nothing."""
+    if end_ms is not None and end_ms < begin_ms:
+        raise ClientError(
+            f"Invalid range of times: it ends at {moment_text(end_ms)} and begins at {moment_text(begin_ms)}.",
+            remedy="Give an end that is not before the beginning.",
+        )
 
 
 class MessageAdmin(AdminBase):
@@ -122,6 +132,7 @@ class MessageAdmin(AdminBase):
         failed: Failures | None = None,
     ) -> list[MessageExt]:
         """Return the newest messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
+        check_times(begin_ms, end_ms)
         return self._query(topic, key, max_num, begin_ms, end_ms, failed=failed)
 
     def _query(
@@ -187,6 +198,7 @@ class MessageAdmin(AdminBase):
         ``newest``: the last ones, newest first; otherwise the first ones, oldest first. ``tags`` (``a || b``) or
         ``sql``: only messages that match such a subscription.
         """
+        check_times(begin_ms, end_ms)
         choose = nlargest if newest else nsmallest
         found: list[MessageExt] = []
         for one, (low, high) in self.offsets(topic, failed=failed).items():
