@@ -380,8 +380,15 @@ def test_the_guide_has_the_matrix(page: str) -> None:
     assert found == [(sorted(re.findall(r"`[^`]+`", row.feature)), row.outcome) for row in MATRIX]
 
 
-def test_a_grpc_port_is_recognised() -> None:
-    """It answers any connection with an HTTP/2 frame (SETTINGS), and closes it."""
+@pytest.mark.parametrize(
+    ("answer", "protocol", "place"),
+    [
+        (b"\0\0\x06\4\0\0\0\0\0" + b"\0\3\x7f\xff\xff\xff", "speaks HTTP/2", "gRPC port"),
+        (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", "speaks HTTP,", "web server, such as a console"),
+    ],
+)
+def test_ports_of_other_protocols_are_recognised(answer: bytes, protocol: str, place: str) -> None:
+    """They answer any connection, with an HTTP/2 frame (SETTINGS) or an error of HTTP, and close it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -390,7 +397,7 @@ def test_a_grpc_port_is_recognised() -> None:
                     peer, _ = server.accept()
                 except OSError:
                     return
-                peer.sendall(b"\0\0\x06\4\0\0\0\0\0" + b"\0\3\x7f\xff\xff\xff")
+                peer.sendall(answer)
                 peer.recv(1)
                 peer.close()
 
@@ -401,8 +408,8 @@ def test_a_grpc_port_is_recognised() -> None:
             reader.queues("orders")
         server.shutdown(socket.SHUT_RDWR)
     thread.join(10)
-    assert "speaks HTTP/2" in refused.value.message
-    assert "gRPC port" in refused.value.remedy
+    assert protocol in refused.value.message
+    assert place in refused.value.remedy
     assert "tls=true" not in refused.value.remedy
 
 

@@ -247,13 +247,19 @@ def test_a_lost_connection_fails_all_calls_and_the_next_one_reconnects(peer: Pee
     server.close()
 
 
-@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes.fromhex("00000008 00000004") + b"{!!}"])
-def test_invalid_responses(peer: Peer, client: RemotingClient, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP, as a web server"),
+        (bytes.fromhex("00000008 00000004") + b"{!!}", "invalid frame"),
+    ],
+)
+def test_invalid_responses(peer: Peer, client: RemotingClient, garbage: bytes, reason: str) -> None:
     future = client.invoke_async(peer.address, request(), timeout=60)
     server = peer.accept()
     server.receive()
     server.socket.sendall(garbage)
-    with pytest.raises(RemotingConnectError, match="invalid frame"):
+    with pytest.raises(RemotingConnectError, match=reason):
         future.result(10)
     assert server.at_end()
     server.close()

@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, Top
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
-from spark_rocket.remoting.client.connection import HTTP2
+from spark_rocket.remoting.client.connection import HTTP, HTTP2
 from spark_rocket.remoting.tls.problems import error_text
 
 logger = logging.getLogger(__name__)
@@ -196,6 +196,9 @@ class NameServers:
                 " This is a gRPC port (usually 8081), for RocketMQ 5's own clients: use the address of a name server"
             )
             more += " (9876), or the Remoting port of the proxy (8080)."
+        elif any(HTTP in failure for failure in failures):
+            more += " This is a web server, such as a console (8080) or a port for metrics: use the address of a name"
+            more += " server (9876)."
         elif any("was lost" in failure for failure in failures):
             more += " A server that requires TLS closes connections without it: set tls=true or --tls."
         return NameServerUnreachableError(

@@ -53,6 +53,7 @@ RECEIVE_SIZE = 64 * 1024
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
 STALL_S = 3.0
+HTTP = "the peer speaks HTTP, as a web server does"
 HTTP2 = "the peer speaks HTTP/2, as a gRPC port does"
 REMEDY = "Check the address and that the server is running."
 _SETTINGS_BYTES = 9  # the head of an HTTP/2 frame
@@ -320,7 +321,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)
             reason = f"invalid frame: {error.message.removesuffix('.')}"
-            self.close(HTTP2 if self._is_http2 else reason, abort=True)
+            self.close(self._other_protocol or reason, abort=True)
 
     def _dispatch(self, command: RemotingCommand) -> None:
         if not command.is_response:
@@ -342,7 +343,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = HTTP2 if self._is_http2 else str(exc) if exc is not None else "closed by the peer"
+        reason = self._other_protocol or ("closed by the peer" if exc is None else str(exc))
         if isinstance(exc, ssl.SSLError):
             problem = problem_of(exc, server=False, name=self.address)
             reason = f"it {problem.text}. {problem.remedy}".strip()
@@ -350,9 +351,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.closed.resolve(None)
 
     @property
-    def _is_http2(self) -> bool:
-        """Whether the peer began with a SETTINGS frame: 3 bytes length, type 4, no flags, stream 0."""
-        return self._greeting[3:] == b"\4\0\0\0\0\0"
+    def _other_protocol(self) -> str:
+        """What the peer speaks, if it is no Remoting server: HTTP, or HTTP/2 if it began with a SETTINGS frame.
+
+        Such a frame begins with 3 bytes of length, type 4, no flags, stream 0.
+        """
+        if self._greeting[3:] == b"\4\0\0\0\0\0":
+            return HTTP2
+        return HTTP if self._greeting.startswith(b"HTTP/") else ""
 
     def close(self, reason: str = "closed by this client", *, abort: bool = False) -> None:
         """End the connection: its requests fail. What is written already is still sent, unless ``abort``."""
