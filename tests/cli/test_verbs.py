@@ -415,7 +415,9 @@ def test_settings_of_a_broker(rocket: Run, admin: Admin) -> None:
     assert rocket("broker", "config", "a", "unknown").status == 2
     said = rocket("broker", "config", "a", "fileReservdTime=1", "--yes")
     assert "Unknown setting fileReservdTime. Did you mean fileReservedTime or " in said.out
-    assert (said.status, "'fileReservdTime'" in said.err) == (1, True), said
+    assert (said.status, "'fileReservdTime'" in said.err, "Applied" in said.out) == (1, True, False), said
+    said = rocket("broker", "config", "a", "fileReservedTim=2", "fileReservedTime=51", "--yes")
+    assert (said.status, "Applied 1 setting." in said.out) == (1, True), said
     assert rocket("broker", "config", "missing").failed("named 'missing' is registered at the name server")
 
 

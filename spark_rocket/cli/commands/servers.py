@@ -100,10 +100,12 @@ def change_settings(
             f"Unknown setting of {what}: {', '.join(unknown)}.{others}",
             remedy="Run the command without NAME=VALUE to list the settings.",
         )
-    print(f"Applied {len(rows)} setting{'s' * (len(rows) != 1)}.")
+    ignored = len(wanted.keys() - known.keys()) if remark else 0  # a broker of this package stores them
+    if applied := len(rows) - ignored:
+        print(f"Applied {applied} setting{'s' * (applied != 1)}.")
     if remark:
         print_problem(f"{what}: {remark}")
-    return 1 if remark and wanted.keys() - known.keys() else 0
+    return 1 if ignored else 0
 
 
 @click.command()
