@@ -61,6 +61,8 @@ class BrokerRecord:
 
     def gone(self, moment: float) -> bool:
         """Mark it as no longer registered; True after ``GONE_SECONDS``."""
+        if moment < self.unavailable_since:  # the clock was set back
+            self.unavailable_since = moment
         if self.trouble is None or self.trouble.code != GONE.code:
             self.trouble, self.unavailable_since = GONE, self.unavailable_since or moment
             self.rate_in, self.rate_out = Rate(), Rate()

@@ -22,7 +22,7 @@ from spark_rocket.client.admin import (
     TopicState,
 )
 from spark_rocket.console.sampler import GROUPS, MAX_INTERVAL_S, OVERVIEW, TOPICS, Sampler
-from spark_rocket.console.state import BrokerRecord, GroupRecord, TopicRecord
+from spark_rocket.console.state import GONE_SECONDS, BrokerRecord, GroupRecord, TopicRecord
 from spark_rocket.errors import BrokerError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
@@ -178,6 +178,16 @@ def test_the_history_of_a_topic_without_groups_is_from_its_pages() -> None:
     sampler.fresh_topic("t")  # the page of the topic
     sampler.sample(frozenset())
     assert list(counts.columns["in"]) == [20.0, 22.0]
+
+
+def test_an_unregistered_broker_is_shown_for_some_time_though_the_clock_was_set_back() -> None:
+    sampler = sampler_of(FakeAdmin())
+    sampler.sample(ALL)
+    record = next(iter(sampler.brokers.values()))
+    now = record.sampled
+    assert not record.gone(now + 86_400)
+    assert not record.gone(now)
+    assert record.gone(now + GONE_SECONDS + 1)
 
 
 def test_an_unregistered_broker_is_shown_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
