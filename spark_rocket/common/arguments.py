@@ -221,6 +221,12 @@ def _takes(function: Callable[..., object], parameters: list[object]) -> bool:
     """Whether a function can be called with as many positional arguments. True if it does not tell."""
     if not parameters:
         return True
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType) and not code.co_kwonlyargcount:
+        # A selector is checked for each message, and a signature takes longer than the rest of the check.
+        more = len(parameters) + isinstance(function, types.MethodType) - code.co_argcount
+        if more == 0 or (more > 0 and code.co_flags & inspect.CO_VARARGS):
+            return True
     try:
         # Not the signature of a function that a decorator wraps: the decorator may add or remove arguments.
         signature = inspect.signature(function, follow_wrapped=False)

@@ -21,6 +21,7 @@ from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer, aio
 from spark_rocket.client.consume.pull import pull, pull_result
 from spark_rocket.client.consume.subscriptions import Subscriptions
+from spark_rocket.client.send.router import Selector, select_by_sharding_key
 from spark_rocket.common.arguments import check, hints_of
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
@@ -246,6 +247,18 @@ def test_clients_are_not_pickled(make: Callable[[], Any]) -> None:
 def test_listeners_are_functions(place: str, listener: Any) -> None:
     with pytest.raises(RocketError, match=rf"Invalid argument {place}: .*not a coroutine function"):
         PushConsumer("orders", name_server="a:1", **{place: listener})
+
+
+def test_usual_selectors_are_checked_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are arguments of each send."""
+
+    class Chooser:
+        def choose(self, queues: list[MessageQueue], message: Message, arg: object) -> MessageQueue:
+            return queues[0]
+
+    monkeypatch.delattr(inspect, "signature")
+    for selector in (select_by_sharding_key, Chooser().choose, lambda queues, message, arg: queues[0]):
+        check("selector", selector, Selector)
 
 
 @pytest.mark.parametrize("place", ["listener", "orderly", "batches"])
