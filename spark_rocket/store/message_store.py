@@ -41,16 +41,15 @@ from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 
 _GRANT_PERMISSION = "Give the broker's user read and write permission there."
 _FREE_SPACE = "Free some space on that disk and restart the broker."
-_RAISE_LIMIT = "Raise the limit of open files (ulimit -n, LimitNOFILE of the service) and restart the broker."
 _REMEDIES = {
     errno.EACCES: _GRANT_PERMISSION,
     errno.EPERM: _GRANT_PERMISSION,
     errno.EROFS: "Mount that file system for writing; only `rocket store dump` and Spark's storePath can use it as is.",
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
-    errno.EMFILE: _RAISE_LIMIT,
-    errno.ENFILE: _RAISE_LIMIT,
-    errno.ENOMEM: "Raise the memory limit of the process (ulimit -v, or of its container) and restart the broker.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE of the service) and restart the broker.",
+    errno.ENFILE: "Raise the system's limit of open files (sysctl fs.file-max) and restart the broker.",
+    errno.ENOMEM: "Raise the limit of mapped memory (ulimit -v, sysctl vm.max_map_count) and restart the broker.",
 }
 
 

@@ -271,7 +271,7 @@ def test_an_invalid_time_in_the_checkpoint_is_corrected_and_logged(
 
 
 REFUSALS = {errno.EACCES: "write permission", errno.EIO: "Repair", errno.EROFS: "Mount", errno.ENOSPC: "space"}
-REFUSALS |= {errno.EMFILE: "ulimit -n", errno.ENFILE: "ulimit -n", errno.ENOMEM: "ulimit -v"}
+REFUSALS |= {errno.EMFILE: "ulimit -n", errno.ENFILE: "fs.file-max", errno.ENOMEM: "max_map_count"}
 
 
 @pytest.mark.parametrize(
