@@ -411,13 +411,21 @@ def test_a_client_that_leaves_during_a_renewal(client: Consuming, during: dict[R
     assert client.bodies() == [b"a"]
 
 
+@pytest.mark.parametrize("is_during", [False, True])
 def test_a_message_is_renewed_once_at_a_time_after_failed_acks(
-    client: Consuming, away: list[RequestCode], monkeypatch: pytest.MonkeyPatch
+    client: Consuming,
+    away: list[RequestCode],
+    during: dict[RequestCode, list[Work]],
+    monkeypatch: pytest.MonkeyPatch,
+    is_during: bool,
 ) -> None:
     client.register()
     client.send(b"a")
     (message,) = client.receive(auto_renew=True)
-    for _ in range(3):
+    if is_during:
+        away.append(RequestCode.ACK_MESSAGE)
+        during[RequestCode.CHANGE_MESSAGE_INVISIBLETIME] = [lambda: client.acked(message)]
+    for _ in range(0 if is_during else 3):
         away.append(RequestCode.ACK_MESSAGE)
         assert client.ack(message).status.code == Code.INTERNAL_SERVER_ERROR
     renewed: list[str] = []
@@ -429,7 +437,7 @@ def test_a_message_is_renewed_once_at_a_time_after_failed_acks(
 
     monkeypatch.setattr(client.receipts, "change_invisible", counted)
     client.live(55_000)
-    assert renewed == [handle_of(message)]
+    assert (renewed, away, during) == ([handle_of(message)], [], {})
     assert client.ack(message).status.code == Code.OK
 
 

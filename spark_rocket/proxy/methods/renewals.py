@@ -284,5 +284,6 @@ class Renewals:
                 self._drop(renewed)
             return
         renewed.times += 1
+        renewed.due = now + ms - _AHEAD_MS
         if not renewed.dropped and not renewed.takers:
-            self._plan(renewed, now + ms - _AHEAD_MS)
+            self._plan(renewed, renewed.due)
