@@ -132,7 +132,9 @@ def test_broadcasting_skips_batches_that_a_filter_hook_removes(rig: Callable[...
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
-def test_messages_before_an_undecodable_one_are_consumed_once(rig: Callable[..., Rig], succeeds: bool) -> None:
+def test_messages_before_an_undecodable_one_are_consumed_once(
+    rig: Callable[..., Rig], succeeds: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     one, queue = rig(max_reconsume_times=0), queue_at()
     one.listener = lambda *_: SUCCESS if succeeds else None
     records = record(0) + record(1) + undecodable(2) + record(3)
@@ -142,6 +144,10 @@ def test_messages_before_an_undecodable_one_are_consumed_once(rig: Callable[...,
         one.until(lambda: queue.commit_offset == 2)
     assert one.calls == [[0, 1]]
     assert one.back.asked == ([] if succeeds else [0, 1])
+    lines = [line for line in caplog.text.splitlines() if "The message at offset 2: " in line]
+    assert len(lines) >= 2
+    assert all(line.endswith("The group waits there: reset its offset behind the message.") for line in lines)
+    assert "Traceback" not in caplog.text
 
 
 def test_few_threads_decode_and_failed_decoding_is_retried(rig: Callable[..., Rig]) -> None:

@@ -13,8 +13,10 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.puller import Puller, PullSettings, pause_after
 from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.client.consuming import ManualTimer, found, nothing, queue_at
+from tests.kit.scripted import undecodable
 
 SETTINGS = PullSettings(32, None, 32, must_lock=False)
 
@@ -142,6 +144,23 @@ def test_a_pull_commits_nothing() -> None:
     world.pending[0].set_result(found([5]))
     assert world.asked == [(0, "a"), (6, "a")]
     assert world.committed == [None, None]
+
+
+def test_a_message_that_cannot_be_decoded_is_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is pulled again until somebody resets the group."""
+
+    def refuse(*_: object) -> None:
+        decode_messages(undecodable(5))
+
+    world = World()
+    monkeypatch.setattr(world, "receive", refuse)
+    world.start()
+    world.pending[0].set_result(found([5]))
+    (line,) = caplog.text.splitlines()
+    assert "The message at offset 5: Invalid zlib body" in line
+    assert line.endswith("The group waits there: reset its offset behind the message.")
 
 
 @pytest.mark.parametrize(("end", "reason"), [(9, "was reset"), (5, "was reset"), (4, "has no message")])

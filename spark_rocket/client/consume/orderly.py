@@ -36,7 +36,7 @@ from spark_rocket.client.consume.listeners import (
     OrderlyListener,
 )
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pull import WAITS_TEXT, PullResult, PullStatus
 from spark_rocket.client.consume.services import ConsumeService, FlowControl, ServiceParts, put_messages
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.record.messages import UndecodableError
@@ -273,7 +273,8 @@ class ConsumeBatches(ConsumeInOrder):
             pending.rounds = pending.given_back = 0
             if damaged is not None:
                 process_queue.put((), damaged.queue_offset)  # the messages before it are consumed
-                raise damaged
+                logger.error(WAITS_TEXT, process_queue.queue, damaged.message)
+                return self._pause_ms / 1000
             with self._lock:
                 pending.found.popleft()
                 pending.size -= len(found.records)

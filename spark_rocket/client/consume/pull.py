@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAITS_TEXT = "%s: %s The group waits there: reset its offset behind the message."
+"""The log line for a queue whose next message cannot be decoded."""
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN_S = 10.0  # seconds; brokers check long polls for expiry every 5 s
 

@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pull import WAITS_TEXT, PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import RocketError, StateError
+from spark_rocket.protocol.record.messages import UndecodableError
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -240,8 +241,11 @@ class Puller:
         )
         try:
             self._service.receive(process_queue, found)
-        except Exception:
-            logger.exception("pulled messages of %s not processed; they are pulled again", process_queue.queue)
+        except Exception as error:
+            if isinstance(error, UndecodableError):
+                logger.error(WAITS_TEXT, process_queue.queue, error.message)
+            else:
+                logger.exception("pulled messages of %s not processed; they are pulled again", process_queue.queue)
             self.next_offset = process_queue.end
             self._later(turn, ERROR_DELAY_S)
             return False
