@@ -3,8 +3,8 @@
 ``Client`` checks the public methods and constructors of all clients, with :func:`checked`, which also decorates public
 functions and the constructors of settings and strategies. The annotations are the table: text, numbers, classes,
 containers of these, and functions. A coroutine function is refused as a callback, because the client would not await
-it. Times in milliseconds (``at_ms``, ``timestamp_ms``, ``begin_ms``, ``end_ms``) are refused if they look like seconds.
-An annotation that is only known to type checkers is not checked.
+it. Times in milliseconds (``at_ms``, ``timestamp_ms``, ``begin_ms``, ``end_ms``) are refused if they look like seconds,
+timeouts of requests if they are not above 0. An annotation that is only known to type checkers is not checked.
 
 Pure. Corresponds to the static types of Java's client.
 """
@@ -27,6 +27,9 @@ from spark_rocket.errors import ClientError
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 _TIMES = ("timestamp_ms", "at_ms", "begin_ms", "end_ms")
+_TIMEOUTS = frozenset(
+    {"timeout", "consume_timeout", "request_timeout", "send_timeout", "send_msg_max_timeout_per_request"}
+)
 _NAMES = {
     str: "a string", int: "an integer", float: "a number", bool: "True or False", bytes: "bytes", types.NoneType: "None"
 }  # fmt: skip
@@ -74,6 +77,8 @@ def checked(function: F, prepare: Callable[[F, tuple[Any, ...], dict[str, Any]],
             (hint, exact), kind = hints[name], type(value)
             if hint is not None and (kind not in exact or (kind is float and value != value)):
                 check(name, value, hint)
+                if name in hints.timeouts and value is not None and value <= 0:
+                    raise refuse(name, value, "a number of seconds above 0")
         if len(args) == len(hints.positional[:2]) == 2 and hints[hints.positional[0]][0] is None:
             second = hints[hints.positional[1]][1] - {float}  # which may be NaN
 
@@ -103,6 +108,7 @@ class _Hints(dict[str, tuple[Any, frozenset[type]]]):
     def __init__(self, function: Any) -> None:
         code = function.__code__
         self.positional: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+        self.timeouts = frozenset() if function.__name__.startswith("poll") else _TIMEOUTS  # a poll may return at once
         self._function = function
         self._annotations: dict[str, tuple[Any, str]] | None = None
 
@@ -113,12 +119,14 @@ class _Hints(dict[str, tuple[Any, frozenset[type]]]):
         options = self._annotations.keys() - set(own)
         if options and name not in own and name not in options:
             raise _unexpected(self._function, name, [*own, *options])
-        found = self[name] = _known(*self._annotations.get(name, (None, "")), name.endswith(_TIMES))
+        found = self[name] = _known(
+            *self._annotations.get(name, (None, "")), name.endswith(_TIMES) or name in self.timeouts
+        )
         return found
 
 
 @cache
-def _known(written: Any, module: str, is_time: bool) -> tuple[Any, frozenset[type]]:
+def _known(written: Any, module: str, has_range: bool) -> tuple[Any, frozenset[type]]:
     """Return the annotation, and the types whose values need no further check but that for NaN."""
     hint = _resolved(written, module)
     kinds = get_args(hint) if isinstance(hint, types.UnionType) or get_origin(hint) is Union else (hint,)
@@ -128,7 +136,7 @@ def _known(written: Any, module: str, is_time: bool) -> tuple[Any, frozenset[typ
             plain.add(kind)
         elif isinstance(origin := get_origin(kind), type) and not issubclass(origin, Iterable):
             plain.add(origin)
-    return hint, frozenset(plain - {int} if is_time else plain)
+    return hint, frozenset(plain - {int, float} if has_range else plain)
 
 
 def _is_container(origin: Any) -> bool:

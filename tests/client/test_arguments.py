@@ -6,6 +6,7 @@ checked fails, unless ``ANY`` has it with a reason.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 import typing
@@ -111,6 +112,33 @@ def test_seconds_are_not_taken_for_milliseconds(kind: type, function: FunctionTy
     if name.endswith(("timestamp_ms", "at_ms", "begin_ms", "end_ms")):
         with pytest.raises(RocketError, match=rf"{name}: 1769860800. Pass .*did you mean 1769860800000"):
             function(object.__new__(kind), **{name: 1_769_860_800})
+
+
+RANGES = {"poll_timeout", "shutdown_timeout"}
+"""Checked with the other ranges of their settings."""
+
+
+@pytest.mark.parametrize("value", [-1, 0, 0.0])
+@pytest.mark.parametrize(
+    ("kind", "function", "name"),
+    [
+        one
+        for one in ARGUMENTS
+        if "timeout" in one.values[2] and one.values[2] not in RANGES and not one.id.split(".")[1].startswith("poll")
+    ],
+)
+def test_a_timeout_is_above_0(kind: type, function: FunctionType, name: str, value: float) -> None:
+    with pytest.raises(RocketError, match=rf"Invalid argument {name}: {value}\."):
+        function(object.__new__(kind), **{name: value})
+
+
+@pytest.mark.parametrize("value", [-1, 0])
+def test_async_clients_refuse_a_timeout_of_0(value: float) -> None:
+    async def send() -> None:
+        await aio.Producer("g", name_server="127.0.0.1:1").send(Message.of("t", b""), timeout=value)
+
+    with pytest.raises(RocketError, match=f"Invalid argument timeout: {value}"):
+        asyncio.run(send())
 
 
 # --- functions, settings, strategies and read_arrow -------------------------------------------------------------------

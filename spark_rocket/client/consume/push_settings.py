@@ -88,6 +88,7 @@ class PushSettings:
             ("pull_threshold_for_topic", 1, 6_553_500, (-1,)),
             ("pull_threshold_size_for_topic_mib", 1, 102_400, (-1,)),
             ("consume_concurrently_max_span", 1, 65_535, ()),
+            ("shutdown_timeout", 0, 86_400, ()),
         ):
             value = getattr(self, name)
             if value not in unless:
