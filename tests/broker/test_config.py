@@ -102,6 +102,11 @@ def test_known_settings_of_apache_cause_no_warning(caplog: pytest.LogCaptureFixt
         ("diskMaxUsedSpaceRatio=0", "diskMaxUsedSpaceRatio must be between 1 and 100"),
         ("diskSpaceWarningLevelRatio=101", "diskSpaceWarningLevelRatio must be between 1 and 100"),
         ("fileReservedSize=-1", "fileReservedSize must be at least 0"),
+        ("brokerName=", "Invalid brokerName ''"),
+        ("brokerName=" + "b" * 101, f"Invalid brokerName '{'b' * 40}'…"),
+        ("brokerName=../b", "Invalid brokerName '../b'"),
+        ("brokerClusterName=" + "集" * 34, f"Invalid brokerClusterName '{'集' * 34}'"),
+        (r"brokerClusterName=a\u0007b", r"Invalid brokerClusterName 'a\x07b'"),
         ("mappedFileSizeConsumeQueue=33", "mappedFileSizeConsumeQueue must be a multiple of 20"),
     ],
 )
@@ -113,6 +118,11 @@ def test_a_bad_value_names_file_line_and_setting(tmp_path: Path, line: str, comp
     assert f"{path}, line 3: " in caught.value.message
     assert complaint in caught.value.message
     assert caught.value.remedy
+
+
+def test_names_of_brokers_and_clusters() -> None:
+    for name in ("b" * 100, "host-1.example.com", "集" * 33):
+        assert BrokerConfig.from_text(f"brokerName={name}\nbrokerClusterName={name}").broker_name == name
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

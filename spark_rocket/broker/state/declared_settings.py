@@ -30,6 +30,7 @@ from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.name_server_list import check_address, check_addresses
 
 MASTER_ID = 0
+_MAX_NAME_BYTES = 100
 
 
 class MessageRequestMode(Enum):
@@ -44,6 +45,15 @@ def _property_value(text: str) -> None:
         raise ConfigError(
             f"Invalid regionId {text[:255]!r}: it is stored with every message.",
             remedy="Use at most 255 characters, without control characters.",
+        )
+
+
+def _check_name(setting: str, text: str) -> None:
+    """Topics and their directories have the name behind a prefix (rmq_sys_SYNC_BROKER_MEMBER_), 127 bytes in all."""
+    if not text or len(text.encode()) > _MAX_NAME_BYTES or not text.isprintable() or "/" in text or text in (".", ".."):
+        raise ConfigError(
+            f"Invalid {setting} {text[:40]!r}{'…' if len(text) > 40 else ''}: topics and files are named after it.",
+            remedy=f"Use at most {_MAX_NAME_BYTES} bytes, without / and control characters.",
         )
 
 
@@ -62,9 +72,13 @@ _retention = partial(setting, section="Retention")
 class DeclaredSettings:
     """The settings of ``broker.conf`` but those of the store. Property names are the fields in camel case."""
 
-    broker_cluster_name: str = _cluster("DefaultCluster", "the cluster that the broker belongs to")
+    broker_cluster_name: str = _cluster(
+        "DefaultCluster", "the cluster that the broker belongs to", check=partial(_check_name, "brokerClusterName")
+    )
     broker_name: str = _cluster(
-        "broker-a", "the name that a master and its slaves share. Apache's default: the host's name"
+        "broker-a",
+        "the name that a master and its slaves share. Apache's default: the host's name",
+        check=partial(_check_name, "brokerName"),
     )
     broker_id: int = _cluster(MASTER_ID, "0 for a master, above 0 for a slave", low=0, high=2**31 - 1)
     broker_role: BrokerRole = _cluster(  # noqa: RUF009 - makes a field
