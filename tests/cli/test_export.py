@@ -172,6 +172,21 @@ def test_the_bar_is_shown_only_on_a_terminal(export: Any, monkeypatch: pytest.Mo
     assert not shown, "the number of selected messages is unknown"
 
 
+def test_the_temporary_name_cannot_be_predicted(export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory that others write too, a link with that name would have the export replace their choice."""
+    names: list[str] = []
+    inner = message_export._FORMATS["jsonl"]
+
+    def listing(out: Any, schema: pa.Schema) -> Any:
+        names.extend(path.name for path in tmp_path.iterdir() if path.suffix == ".tmp")
+        return inner(out, schema)
+
+    monkeypatch.setitem(message_export._FORMATS, "jsonl", listing)
+    for _ in range(2):
+        assert export("-t", "more", "a.jsonl").status == 0
+    assert len(set(names)) == 2
+
+
 def test_an_interrupt_leaves_no_file(cluster: LocalCluster, tmp_path: Path) -> None:
     code = """
 import sys

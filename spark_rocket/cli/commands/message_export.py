@@ -9,6 +9,7 @@ Exit status: 0 success, 1 failure, 2 invalid command line. Corresponds to mqadmi
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -143,9 +144,9 @@ def _position(side: str, text: str | None) -> dict[str, str]:
 @contextmanager
 def _complete_or_nothing(file: Path) -> Iterator[IO[bytes]]:
     """Open a file under a temporary name, and give it its name at the end. After an error there is no new file."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}.tmp")
     try:
-        out = temporary.open("wb")
+        out = temporary.open("xb")  # in a directory that others write too, a name may be a link to another file
     except OSError as problem:
         raise click.UsageError(f"{file} cannot be written: {problem.strerror or problem}.") from None
     try:
