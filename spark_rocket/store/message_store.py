@@ -96,6 +96,7 @@ class MessageStore:
         if config.is_replica:
             self.replica = Replica(self._parts, self._appender, self._flush_log, self._flush_queues, on_arrive)
         self._disk_refusal: StoreNotWritableError | None = None
+        self._disk_failure: StoreNotWritableError | None = None
         self.retention = Retention(self._parts, self._refuse_writes, disk_usage)
         self._running = False
         self._boot_timestamp = 0
@@ -130,6 +131,7 @@ class MessageStore:
                     retriable=False,
                 ) from error
             raise
+        self._appender.refuse(None if self.replica is None else self.replica.refusal)  # before a flush may fail
         self._log.start()
         self._flush_log.start()
         self._flush_queues.start()
@@ -138,7 +140,6 @@ class MessageStore:
         self.retention.remover.remove_directories(self._queues.leftovers())
         self._boot_timestamp = self._clock()
         self._running = True
-        self._appender.refuse(None if self.replica is None else self.replica.refusal)
 
     def _lock_directories(self) -> None:
         """Create and lock all directories, and record their paths."""
@@ -212,19 +213,20 @@ class MessageStore:
         return self._appender.store_timestamp
 
     def _disk_failed(self, error: OSError) -> None:
-        self._appender.refuse(
-            StoreNotWritableError(
-                f"The disk of {self.config.store_path} failed: {error}.",
-                remedy="Repair the disk and restart the broker; it recovers the data on disk.",
-                retriable=False,
-            )
+        self._disk_failure = StoreNotWritableError(
+            f"The disk of {self.config.store_path} failed: {error}.",
+            remedy="Repair the disk and restart the broker; it recovers the data on disk.",
+            retriable=False,
         )
+        self._appender.refuse(self._disk_failure)
 
     def _refuse_writes(self, error: StoreNotWritableError | None) -> None:
         """Reject writes while there is a retention error, unless a more serious one rejects them already."""
         if self._appender.write_error is self._disk_refusal:
             self._appender.refuse(error)
         self._disk_refusal = error
+        if self._disk_failure is not None:  # the flush thread may have set it in between
+            self._appender.refuse(self._disk_failure)
 
     def settings_changed(self, config: StoreConfig) -> None:
         """Apply the settings that may change while the store is open: the settings of retention."""

@@ -6,14 +6,16 @@ import errno
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from spark_rocket.errors import StoreError
+from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import PutStatus
 from spark_rocket.store.log.mapped_file import MappedFile
+from tests.client.test_interrupts_everywhere import at_line
 from tests.kit.clock import START
 from tests.store.helpers import BORN, bodies, failing, put
 from tests.store.retention_rig import COUNT, FILES, SIZE, Disk, Trimmable, at_hour, body
@@ -214,6 +216,22 @@ def test_another_refusal_stays(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         it.store.close()
     it.open()
+
+
+@pytest.mark.parametrize("full", [None, StoreNotWritableError("full", remedy="")])
+def test_a_failed_disk_stays_refused(it: Trimmable, full: StoreNotWritableError | None) -> None:
+    """Whenever the flush thread finds it while another thread changes the refusal of retention: before each line."""
+    store = it.store
+    for at in range(1, 100):
+        store._disk_failure = store._disk_refusal = None
+        store._appender.refuse(None)
+        change, fails = partial(store._refuse_writes, full), partial(store._disk_failed, OSError("broken"))
+        reached, _ = at_line(at, fails, change, ("store/message_store.py",))
+        if not reached:
+            break
+        assert store.write_error is not None, at
+        assert "broken" in store.write_error.message, at
+    assert at > 3
 
 
 def test_both_disks_count(it: Trimmable) -> None:
