@@ -95,6 +95,21 @@ def test_a_release_that_is_interrupted_is_completed(monkeypatch: pytest.MonkeyPa
     assert at > 100
 
 
+def test_a_start_that_is_interrupted_is_completed() -> None:
+    """By the next call, at each line, on another thread."""
+    for at in range(1, 1_000):
+        one = Owner(Brokers(), orderly=True)
+        reached, _ = at_line(at, interrupt, one.balance, PARTS)
+        next_call = threading.Thread(target=one.balance)
+        next_call.start()
+        next_call.join()
+        assert one.owned() == [0, 1, 2, 3], at
+        assert {queue for queue, _ in one.pulls} == set(Q), at
+        if not reached:
+            break
+    assert at > 50
+
+
 def test_a_rebalance_during_a_close_drops_no_position() -> None:
     brokers = Brokers()
     one = Owner(brokers, marks=True)

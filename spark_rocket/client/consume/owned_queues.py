@@ -291,12 +291,16 @@ class OwnedQueues:
     def _start_each(self, waiting: list[ProcessQueue]) -> None:
         silent: set[str] = set()
         for one in waiting:
-            with self._lock:
-                if one.queue.broker_name in silent or not self._table.may_start(one):
-                    continue
-                one.thread, one.state = threading.get_ident(), Ownership.STARTING
-            if not self._start(one):
-                silent.add(one.queue.broker_name)
+            try:
+                with self._lock:
+                    if one.queue.broker_name in silent or not self._table.may_start(one):
+                        continue
+                    one.thread, one.state = threading.get_ident(), Ownership.STARTING
+                if not self._start(one):
+                    silent.add(one.queue.broker_name)
+            except BaseException:  # an interrupt
+                self._undo_start(one)
+                raise
         with self._lock:
             if not self._retry_pending and any(map(self._table.may_start, self._table.wanted.values())):
                 self._retry_pending = True
@@ -338,6 +342,18 @@ class OwnedQueues:
             one.puller = Puller(self, one, offset)
             one.puller.pull()
         return responds
+
+    def _undo_start(self, one: ProcessQueue) -> None:
+        """Let the next call start a queue whose start by this thread was interrupted."""
+        with self._lock:
+            if one.thread != threading.get_ident():
+                return
+            if one.state is Ownership.STARTING:
+                self._table.settle(one, None)
+            elif one.state is Ownership.RUNNING and one.puller is None:
+                one.state = Ownership.WAITING
+        if one.puller is not None:
+            one.puller.pull()
 
     def has_room(self, process_queue: ProcessQueue) -> None:
         if process_queue.puller is not None:
