@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from spark_rocket.common.files import read_file
 from spark_rocket.common.system import now_ms
 from spark_rocket.common.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
 from spark_rocket.common.units import moment as parse_moment
@@ -252,7 +253,7 @@ def text_of(file: Path) -> str:
     """Return the text of a file, or of stdin for ``-``. ClientError if it is not UTF-8."""
     is_stdin = str(file) == "-"
     try:
-        return sys.stdin.read() if is_stdin else file.read_text(encoding="utf-8-sig")
+        return sys.stdin.read() if is_stdin else read_file(file).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ClientError(
             f"{'stdin' if is_stdin else file}: not UTF-8 text.", remedy="Give a text file that is saved as UTF-8."

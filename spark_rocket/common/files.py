@@ -1,4 +1,4 @@
-"""Replace a file so that a kill or a power failure at any moment leaves either the old or the new content.
+"""Read files with a bound; replace a file so that a kill or a power failure leaves the old or the new content.
 
 Thread-safety: no shared state; use one thread at a time per file.
 Corresponds to org.apache.rocketmq.common.MixAll.string2File.
@@ -7,8 +7,20 @@ Corresponds to org.apache.rocketmq.common.MixAll.string2File.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
+
+MAX_READ_BYTES = 64 * 1024 * 1024
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file that a user names. OSError above 64 MiB: /dev/zero would fill the memory."""
+    with path.open("rb") as file:
+        content = file.read(MAX_READ_BYTES + 1)
+    if len(content) > MAX_READ_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_READ_BYTES >> 20} MiB", str(path))
+    return content
 
 
 def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:

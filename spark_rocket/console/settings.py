@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.client.core.client_config import ClientConfig
+from spark_rocket.common.files import read_file
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import is_loopback
@@ -76,7 +77,7 @@ def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -
     users: dict[str, str] = {}
     if path is not None:
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = read_file(path).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise ConfigError(f"{path}: not UTF-8 text.", remedy="Save the file as UTF-8.") from None
         for number, line in enumerate(lines, 1):

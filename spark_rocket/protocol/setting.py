@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.common.files import read_file
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.headers.base import camel_case
 
@@ -152,14 +153,14 @@ def settings_of(config: type[Any]) -> dict[str, Setting]:
 def read_settings(path: Path, what: str) -> str:
     """The text of a file with settings; ConfigError that names it if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except OSError as error:
         raise ConfigError(
             f"Cannot read the {what} configuration {path}: {error.strerror or error}.",
             remedy="Specify a readable properties file with -c, or omit -c for the defaults.",
         ) from error
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
 
 

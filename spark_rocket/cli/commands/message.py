@@ -37,6 +37,7 @@ from spark_rocket.cli.connect import Link, complete_groups, complete_topics, con
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.common.attributes import pick
+from spark_rocket.common.files import read_file
 from spark_rocket.common.units import count_text, moment_text
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
@@ -217,7 +218,7 @@ def _bodies(body: str | None, file: Path | None, lines: Path | None) -> Iterator
     if body is not None:
         yield [body.encode("utf-8", "surrogateescape")]  # the same bytes as in the shell
     elif file is not None:
-        yield [sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()]
+        yield [sys.stdin.buffer.read() if str(file) == "-" else read_file(file)]
     elif str(lines) == "-":
         yield _lines_of(sys.stdin.buffer)
     else:

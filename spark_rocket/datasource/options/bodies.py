@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from spark_rocket.common.files import read_file
 from spark_rocket.common.values import FrozenValue
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, matching
@@ -156,7 +157,7 @@ def epoch_units(option: str, text: str) -> EpochUnits:
 
 def _read(option: str, path: str) -> bytes:
     try:
-        return Path(path).expanduser().read_bytes()
+        return read_file(Path(path).expanduser())
     except (OSError, ValueError, RuntimeError) as problem:  # also a NUL character, and the home of an unknown user
         raise OptionError(
             f"option {option}: {path} cannot be read: {getattr(problem, 'strerror', None) or problem}.",

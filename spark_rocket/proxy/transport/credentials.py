@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 
+from spark_rocket.common.files import read_file
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth
@@ -27,7 +28,7 @@ class _Certificates:
 
     def current(self) -> grpc.ServerCertificateConfiguration:
         pair = self._tls.key_pair()
-        trusted = Path(self._trusted).expanduser().read_bytes() if self._trusted else None
+        trusted = read_file(Path(self._trusted).expanduser()) if self._trusted else None
         return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], trusted)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:

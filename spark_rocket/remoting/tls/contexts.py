@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from spark_rocket.common.files import read_file
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 
@@ -94,7 +95,7 @@ class ServerTls(_Reloaded):
         if not settings.server_cert_path:
             return self._self_signed
         certificate, key = (
-            Path(path).expanduser().read_bytes() for path in (settings.server_cert_path, settings.server_key_path)
+            read_file(Path(path).expanduser()) for path in (settings.server_cert_path, settings.server_key_path)
         )
         return KeyPair(certificate, _decrypted(key, settings.server_key_password) if b"ENCRYPTED" in key else key)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.common.arguments import checked_class
+from spark_rocket.common.files import read_file
 from spark_rocket.common.values import FrozenValue
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties
@@ -273,7 +274,7 @@ def parse_setting(name: str, text: str, where: str = "") -> object:
 
 def _read(file: Path, where: str) -> dict[str, tuple[str, str]]:
     try:
-        entries = parse_properties(file.read_text(encoding="utf-8"), str(file))
+        entries = parse_properties(read_file(file).decode(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{where + ': ' if where else ''}cannot read {CONFIG_FILE}={file}: {error}.",
