@@ -27,7 +27,7 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
 from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset
 from spark_rocket.datasource.views.lag_listener import lags
-from spark_rocket.errors import BrokerError, ConfigError
+from spark_rocket.errors import BrokerError, ClientError, ConfigError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import encode_record
 from tests.datasource.fakes import q
@@ -252,6 +252,12 @@ def test_a_failed_query_is_one_line_of_the_log(listener: RocketLagListener, capl
     listener.onQueryTerminated(QueryTerminatedEvent(other, other, None, None))
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == [f"query copy failed: {ours}"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("request_timeout", 0), ("port", "9100"), ("consumer_group", 1)])
+def test_an_invalid_argument_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ClientError, match=f"Invalid argument {name}: "):
+        RocketLagListener(**{name: value})
 
 
 def test_without_prometheus_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

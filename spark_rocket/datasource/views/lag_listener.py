@@ -48,6 +48,7 @@ from spark_rocket.client.admin.catch_up import CatchUp
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
+from spark_rocket.common.arguments import checked
 from spark_rocket.common.extras import requires
 from spark_rocket.common.units import duration_text
 from spark_rocket.datasource.query_errors import error_line
@@ -134,6 +135,7 @@ class RocketLagListener(StreamingQueryListener):
     ``spark.streams.removeListener``.
     """
 
+    @checked
     def __init__(
         self,
         port: int | None = None,
