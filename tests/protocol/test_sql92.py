@@ -120,6 +120,7 @@ REFUSED = [
     ("a =", "ends too early"),
     ("a != 1", "'!'"),
     ("a == 1", "'='"),
+    ("a = 007", "'0' cannot stand there (character 5)"),
     ("a > 'x'", "only numbers"),
     ("a > TRUE", "only numbers"),
     ("a > 1 > 2", "only numbers"),
