@@ -96,7 +96,7 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
         (ResponseCode.SYSTEM_ERROR, _TEMPORARY.pattern, "Retry after a moment."),
         (ResponseCode.SYSTEM_ERROR, "timerwheelenable is false", "Set it to true at the broker, or use delay_level."),
         # 4.x has no separate code for these.
-        (ResponseCode.SYSTEM_ERROR, "aclexception.*permission", _PLAIN_ACL),
+        (ResponseCode.SYSTEM_ERROR, r"\A(?s:(?>.*?aclexception).*permission)", _PLAIN_ACL),
         (ResponseCode.SYSTEM_ERROR, "aclexception", _ACCOUNT),
         (ResponseCode.NO_PERMISSION, "recall failed", "Set the broker's recallMessageEnable=true."),
         # The complete error of a spark_rocket store, including [CODE] and its remedy.

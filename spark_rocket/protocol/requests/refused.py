@@ -26,7 +26,7 @@ _NO_PLAIN_PERMISSION = re.compile(
     r"|need admin permission",
     re.IGNORECASE,
 )
-_ACCOUNT = re.compile(r"(?:User:|accessKey[ =])(\S+) (?:has no permission|is not)")
+_ACCOUNT = re.compile(r"(?:User:|accessKey[ =])(\S{1,255}) (?:has no permission|is not)")
 _CODES = (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)  # 4.x has no code of its own
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from string import whitespace
 
 # Version ordinals; CURRENT_VERSION is that of this package. Name servers send standard JSON to 401 and above.
 V4_9_4 = 401
@@ -288,9 +289,10 @@ class ResponseCode(IntEnum):
 
 # Apache servers append this link to some remarks (common.help.FAQUrl of 5.x; 4.9 has another address).
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-_LINK = re.compile(r"[,\s]*\nSee http\S+ for further details\.\s*\Z")
+_LINK = re.compile(r"\nSee http\S+ for further details\.\s*\Z")
 
 
 def without_faq(remark: str) -> str:
     """Remove the link from a remark, for callers with their own remedy."""
-    return _LINK.sub("", remark)
+    link = _LINK.search(remark)
+    return remark if link is None else remark[: link.start()].rstrip(f",{whitespace}")
