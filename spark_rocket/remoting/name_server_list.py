@@ -24,7 +24,7 @@ _SEPARATORS = re.compile(r"[;,\s]+")
 _ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+", re.I)
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.A)
 _NUMERIC_HOST = re.compile(r"(?:[0-9]+\.)*[0-9]+")
-_ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.")
+_ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w[^\W_]*+_\w++)\.")
 _REMEDY = "Write host:port, for example 127.0.0.1:9876 or [::1]:9876; separate several with ';'."
 
 

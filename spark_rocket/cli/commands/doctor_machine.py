@@ -61,7 +61,7 @@ def check_java() -> Finding:
         ).stderr
     except (OSError, subprocess.SubprocessError) as problem:
         return Finding("Java", "wrong", f"{java} failed: {problem}", remedy)
-    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', output)
+    found = re.search(r'version "(?:1\.)?(\d++)[^"]*"', output)
     if found is None:
         return Finding("Java", "warning", f"unknown version of {java}", "Spark 4 needs Java 17 or newer.")
     if int(found[1]) < 17:

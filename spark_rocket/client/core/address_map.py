@@ -29,7 +29,6 @@ UNREACHABLE_REMEDY = (
 )
 _ANY = "*"
 _SEPARATORS = re.compile(r"[;,\s]+")
-_EQUALS = re.compile(r"\s*=\s*")
 _REMEDY = (
     "Write ADVERTISED=REACHABLE, like 172.17.0.3:10911=127.0.0.1:10911 or broker-a:*=127.0.0.1:*, several with commas."
 )
@@ -45,7 +44,7 @@ class AddressMap(FrozenValue):
     def of(cls, text: str) -> AddressMap:
         """Parse the notation above. ConfigError for an invalid entry, or two for one address."""
         found: dict[str, str] = {}
-        for part in filter(None, _SEPARATORS.split(_EQUALS.sub("=", text))):
+        for part in filter(None, _SEPARATORS.split("=".join(map(str.strip, text.split("="))))):
             advertised, separator, reachable = part.partition("=")
             if not separator or advertised.endswith(":*") != reachable.endswith(":*"):
                 raise ConfigError(f"Invalid entry {part!r} of the address map.", remedy=_REMEDY)

@@ -103,7 +103,7 @@ def metadata_columns(option: str, text: str) -> tuple[tuple[str, str], ...] | No
         return None
     pairs = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\w+)(?:\s+as\s+(\S.*?))?\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"(\w+)(?:\s+as\s+(\S.*))?", part.strip(), re.IGNORECASE)
         if match is None:
             raise bad_value(option, text, "columns such as `queueOffset, storeTimestamp as stored_at`, or *")
         pairs.append((match[1], (match[2] or match[1]).strip("`")))
