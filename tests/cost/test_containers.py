@@ -107,7 +107,6 @@ BOUNDED_BY: dict[str, str] = {
     "namesrv.large_registrations.LargeRegistrations._waiting": ONE_REQUEST,
     "namesrv.namesrv_processor.NamesrvProcessor._unsaved": ONE_REQUEST,
     "namesrv.route_info.RouteInfoManager._brokers": state.BROKERS,
-    "namesrv.route_info.RouteInfoManager._clusters": state.BROKERS,
     "namesrv.route_info.RouteInfoManager._filter_servers": state.BROKERS,
     "namesrv.route_info.RouteInfoManager._live": state.BROKERS,
     "namesrv.route_info.RouteInfoManager._of_channel": state.BROKERS,
