@@ -27,7 +27,7 @@ help:
 	@echo "make chaos   100 consumers join and leave for a minute, brokers restart (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...),"
 	@echo "             and 6,000 random histories of the sink in a cluster in memory (SINK_HISTORIES=..., SINK_SEED=...)"
-	@echo "make cost    CPU and memory of hostile requests of every code, 12 minutes; writes docs/internals/request-costs.md"
+	@echo "make cost    CPU and memory of hostile requests of every code, growth for hostile text, 20 minutes; writes docs/internals/request-costs.md"
 	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
 	@echo "make verify  run all suites that make test skips; writes docs/reference/verification.md (ARGS=--short: 20 minutes)"
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
@@ -95,7 +95,7 @@ chaos-sink: $(STAMP)
 cost: export COST = 1
 cost: export COST_PAGE ?= docs/internals/request-costs.md
 cost: $(STAMP)
-	@$(RUN) python -m pytest -n 0 --tb=line tests/cost/test_costs.py $(ARGS)
+	@$(RUN) python -m pytest -n 0 --tb=line tests/cost/test_costs.py tests/cost/test_scaling.py $(ARGS)
 
 fuzz: export FUZZ_CASES ?= 1000000
 fuzz: $(STAMP)

@@ -24,7 +24,7 @@ from tests.fuzz.targets import TARGETS, Target
 MAX_STEPS = 400_000
 _CASES = int(os.environ.get("FUZZ_CASES") or 0)
 #: These take long (Arrow, files, large tables) and get fewer cases.
-_SLOW = {
+SLOW = {
     *("frame", "columnar", "broker_conf", "broker_conf_update", "offsets_option", "console_body"),
     *(name for name in TARGETS if name.startswith("body_")),
 }
@@ -39,13 +39,13 @@ if not _CASES:
 EACH = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 _NUMBERS = (0, 1, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63)
-_WORDS = (
+WORDS = (
     b"{", b"}", b"[", b"]", b":", b",", b'"', b"\\", b"\\u", b"\\ud800", b"null", b"true", b"-1", b"1e999", b"0.5",
     b"NaN", b"9" * 25, b"\0", b"\x01", b"\x02", b"\xff", b"\xc3", b"\r\n", b"\r\n\r\n", b" ", b"=", b"#", b"'",
     b"(", b")", b"%", b"../", b"${", b"||", b"*", b"&a", b"*a", b"- ", b"\n",
 )  # fmt: skip
 _PIECES = (
-    st.sampled_from(_WORDS)
+    st.sampled_from(WORDS)
     | st.binary(max_size=16)
     | st.builds(
         lambda number, more, size: ((number + more) % (1 << 8 * size)).to_bytes(size, "big"),
@@ -118,7 +118,7 @@ def test_edited_input(target: Target) -> None:
     begin = st.sampled_from([b"", *target.seeds(), *corpus.load(target.name)])
     cases = _CASES // len(TARGETS) + 1 if _CASES else 40
 
-    @settings(_SETTINGS, max_examples=max(cases // 5, 1) if target.name in _SLOW else cases)
+    @settings(_SETTINGS, max_examples=max(cases // 5, 1) if target.name in SLOW else cases)
     @given(st.builds(edited, begin, _EDITS, st.just(target.longest)) | st.binary(max_size=64))
     def run(data: bytes) -> None:
         check(target, data)
