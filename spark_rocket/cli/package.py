@@ -14,6 +14,7 @@ import click
 
 import spark_rocket
 from spark_rocket.cli.arguments import PATH
+from spark_rocket.cli.output_file import output_file
 from spark_rocket.errors import ConfigError
 
 _LEFT_OUT = {"acl", "broker", "cli", "console", "namesrv", "proxy", "testing"}
@@ -47,16 +48,13 @@ def package(output: Path) -> None:
 
 
 def write_package(output: Path) -> int:
-    """Write the zip atomically and return its number of files."""
+    """Write the zip and return its number of files."""
     root = Path(spark_rocket.__file__).parent
     files = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _LEFT_OUT]
-    unfinished = output.with_name(output.name + ".new")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as package:
+    with output_file(output) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as package:
         for path in sorted(files) + [root.parent / name for name in _FINDERS]:
             entry = zipfile.ZipInfo(path.relative_to(root.parent).as_posix())  # dated 1980, for reproducible builds
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             package.writestr(entry, path.read_bytes())
-        count = len(package.namelist())
-    unfinished.replace(output)
-    return count
+        return len(package.namelist())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,26 @@ def test_the_temporary_name_cannot_be_predicted(export: Any, tmp_path: Path, mon
     for _ in range(2):
         assert export("-t", "more", "a.jsonl").status == 0
     assert len(set(names)) == 2
+
+
+def test_a_pipe_gets_the_rows_and_stays(export: Any, tmp_path: Path) -> None:
+    """Also a device: as root, a rename would replace /dev/null for all processes."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        done = export("-t", "more", "--format", "jsonl", "pipe")
+        assert (done.status, done.out, done.err) == (0, "", "Wrote 1 row to pipe.\n")
+        assert read.result(60).count(b"\n") == 1
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays(export: Any, tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    for _ in range(2):
+        assert export("-t", "more", "link.jsonl").status == 0
+        assert (tmp_path / "link.jsonl").readlink() == Path("a.jsonl")
+        assert (tmp_path / "a.jsonl").read_text().count("\n") == 1
 
 
 def test_an_interrupt_leaves_no_file(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """``rocket message export``: write the messages of topics to a Parquet, Arrow, JSON lines or CSV file, without Spark.
 
-The options, columns and errors are those of ``format("rocket")``. The file appears when it is complete: it is written
-under a temporary name beside it, which is removed after a failure or Ctrl-C.
+The options, columns and errors are those of ``format("rocket")``. The file appears when it is complete
+(output_file.py).
 
 Exit status: 0 success, 1 failure, 2 invalid command line. Corresponds to mqadmin's printMsg, and to nothing else there.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +19,7 @@ import click
 from spark_rocket.cli.arguments import PATH, moment, past, settings, whole
 from spark_rocket.cli.commands.bench import Rates
 from spark_rocket.cli.connect import Link, complete_topics, connection
+from spark_rocket.cli.output_file import is_stream, output_file
 from spark_rocket.cli.text import Bar
 from spark_rocket.common.extras import requires
 from spark_rocket.common.units import count_text
@@ -101,12 +100,13 @@ def export(
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     read = plan_read(given, schema=schema, columns=names, threads=threads)
     try:
-        with _complete_or_nothing(file) as out, _FORMATS[form](out, read.schema) as write:
+        with output_file(file) as out, _FORMATS[form](out, read.schema) as write:
             rows = _copy(read, write)
     except KeyboardInterrupt:
         print(f"Interrupted: {file} was not written.", file=sys.stderr)
         return 1
-    print(f"Wrote {count_text(rows)} row{'s' if rows != 1 else ''} to {file}.")
+    done = f"Wrote {count_text(rows)} row{'s' if rows != 1 else ''} to {file}."
+    print(done, file=sys.stderr if is_stream(file) else sys.stdout)  # the rows may be on stdout
     return 0
 
 
@@ -139,25 +139,6 @@ def _position(side: str, text: str | None) -> dict[str, str]:
         return {}
     option = option_of(side, text)
     return {option: text if option.endswith("Offsets") else str((past if side == "starting" else moment)(text))}
-
-
-@contextmanager
-def _complete_or_nothing(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file under a temporary name, and give it its name at the end. After an error there is no new file."""
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        out = temporary.open("xb")  # in a directory that others write too, a name may be a link to another file
-    except OSError as problem:
-        raise click.UsageError(f"{file} cannot be written: {problem.strerror or problem}.") from None
-    try:
-        with out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _copy(read: PlannedRead, write: Write) -> int:
