@@ -49,7 +49,7 @@ class Side:
 
     def __init__(self, entry: Benchmark, directory: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.against", entry.prepare.__module__, entry.name],
+            [sys.executable, "-m", "benchmarks.against", entry.module, entry.name],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(directory)},
             stdin=subprocess.PIPE,

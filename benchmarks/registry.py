@@ -35,6 +35,11 @@ class Benchmark:
     target: float | None = None
     """The ratio that is aimed at, or more."""
 
+    @property
+    def module(self) -> str:
+        """The module that registers it."""
+        return getattr(self.prepare, "func", self.prepare).__module__  # of a partial
+
 
 @dataclass(frozen=True)
 class Result:

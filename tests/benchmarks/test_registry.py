@@ -82,6 +82,11 @@ def entry(pair: Pair, *, lower_is_better: bool = False) -> Benchmark:
     return Benchmark("some.thing.7", "rows/s", "nothing at all", lower_is_better, lambda lab, variant: pair)
 
 
+def test_a_comparison_finds_the_module_of_every_benchmark() -> None:
+    """Its process imports only that one."""
+    assert {entry.name for entry in registry.REGISTRY.values() if not entry.module.startswith("benchmarks.")} == set()
+
+
 def test_median_and_range_leave_the_warm_up_out() -> None:
     values, ceilings = iter([1.0, 30.0, 10.0, 20.0]), iter([1.0, 40.0, 40.0, 80.0])
     result = run(entry(Pair(lambda: next(values), lambda: next(ceilings))), Lab(), 3)
