@@ -31,7 +31,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
         with _opened(path, path, "wb") as out:
             yield out
         return
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # resolve() raises RuntimeError for a link to itself
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     out = _opened(path, temporary, "xb")  # in a directory that others write too, a name may be a link to another file
     try:

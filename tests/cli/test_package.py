@@ -26,6 +26,13 @@ def test_the_zip_has_everything_that_it_imports(tmp_path: Path) -> None:
     assert not missing
 
 
+def test_a_link_to_itself_is_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "spark_rocket.zip"
+    output.symlink_to(output)
+    write_package(output)
+    assert zipfile.is_zipfile(output)
+
+
 def imported(tree: ast.Module) -> set[str]:
     names = set()
     for node in ast.walk(tree):
